@@ -1,0 +1,7 @@
+"""Routing by agreement for PyTorch."""
+
+from .layers import Routing
+from .routing import Capsules, route
+
+__version__ = "0.1.0"
+__all__ = ["Capsules", "Routing", "route"]

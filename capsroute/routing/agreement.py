@@ -1,0 +1,59 @@
+"""Models of agreement: how well a vote fits an output capsule.
+
+Axes: `i` inputs, `j` outputs, `c` covector, `h` output properties.
+
+To add one, subclass `Agreement` and supply `log_p`; `reference` then routes with it. If the log-density is a
+quadratic of the votes, subclass `Quadratic` and supply `weights` instead: every implementation routes with it.
+Pass an instance of the class as `agreement=`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Agreement(ABC):
+    """The log-density of votes under each output capsule's model; constants shared by all outputs may be dropped."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lower()
+
+    @abstractmethod
+    def log_p(self, V: Tensor, mu: Tensor, sig2: Tensor) -> Tensor:
+        """Votes `[..., i, j, c, h]` and models `[..., j, c, h]` to log-densities `[..., i, j]`."""
+
+
+class Quadratic(Agreement):
+    """Agreement of the form `log p_ij = g_j - sum_ch p_jch (V_ijch - mu_jch)^2`, up to a constant per input."""
+
+    @abstractmethod
+    def weights(self, sig2: Tensor) -> tuple[Tensor, Tensor]:
+        """Variances `[..., j, c, h]` to precisions `p [..., j, c, h]` and log-scales `g [..., j]`."""
+
+    def log_p(self, V: Tensor, mu: Tensor, sig2: Tensor) -> Tensor:
+        p, g = self.weights(sig2)
+        distance = torch.einsum("...ijch,...jch->...ij", (V - mu.unsqueeze(-4)).square(), p)
+        return g.unsqueeze(-2) - distance
+
+
+class Gaussian(Quadratic):
+    """The paper's model: each component `ch` of a vote is normal with mean `mu` and variance `sig2`."""
+
+    def weights(self, sig2: Tensor) -> tuple[Tensor, Tensor]:
+        return 0.5 / sig2, -0.5 * (2 * math.pi * sig2).log().sum((-2, -1))
+
+
+class KMeans(Quadratic):
+    """Squared distance to the mean alone, as the paper's outlook suggests."""
+
+    def weights(self, sig2: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(sig2), torch.zeros_like(sig2[..., 0, 0])
+
+    def log_p(self, V: Tensor, mu: Tensor, sig2: Tensor) -> Tensor:
+        return super().log_p(V, mu, sig2).log_softmax(-1)
+
+
+AGREEMENTS: dict[str, Agreement] = {"gaussian": Gaussian(), "kmeans": KMeans()}

@@ -1,0 +1,213 @@
+"""`route()`: checks the arguments, picks an implementation, and frames it in one precision.
+
+Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import blocked, moments, reference
+from .agreement import AGREEMENTS, Agreement, Quadratic
+from .capsules import Capsules, Step
+from .case import Case
+
+
+class Impl(NamedTuple):
+    """One implementation: what keeps it from a case, and how it routes."""
+
+    reasons_against: Callable[[Case], list[str]]
+    route: Callable[..., Capsules]
+
+
+IMPLS = {
+    "reference": Impl(reference.reasons_against, reference.route),
+    "moments": Impl(moments.reasons_against, moments.route),
+    "blocked": Impl(blocked.reasons_against, blocked.route),
+}
+
+FEATURES_PER_VOTE = 16
+"""`moments` wins while its features are at most this many times a vote's numbers (`benchmarks/` measures it)."""
+FEW_VOTES = 2**15
+"""Below so many numbers in all votes, no other implementation makes up for its overhead."""
+
+
+def pick(case: Case) -> str:
+    """The implementation that `impl="auto"` means for a case."""
+    votes = case.d_cov * case.d_out
+    if not moments.reasons_against(case) and moments.n_features(case) <= FEATURES_PER_VOTE * votes:
+        return "moments"
+    # a captured graph must serve any number of inputs, so sizes count only outside of one
+    few = not case.compiling and case.n_samples * case.n_inp * case.n_out * votes <= FEW_VOTES
+    return "reference" if few or blocked.reasons_against(case) else "blocked"
+
+
+def route(
+    a_inp: Tensor,
+    mu_inp: Tensor,
+    W: Tensor,
+    B: Tensor,
+    beta_use: Tensor,
+    beta_ign: Tensor,
+    *,
+    n_iters: int = 3,
+    agreement: str | Agreement = "gaussian",
+    eps: float = 1e-5,
+    impl: str = "auto",
+) -> Capsules:
+    """Route input capsules to output capsules by agreement: Algorithm 1 of the paper.
+
+    Args:
+        a_inp: Input scores before the logistic function, minus and plus infinity included, `[..., i]`.
+        mu_inp: Input capsules, `[..., i, c, d]`.
+        W: Weights of the votes, `[i, j, d, h]`; size 1 on axis `i` or `j` shares them.
+        B: Biases of the votes, `[i, j, c, h]`, likewise.
+        beta_use: Net benefit to use an input, `[i, j]`, likewise.
+        beta_ign: Net cost to ignore an input, `[i, j]`, likewise.
+        n_iters: Iterations of the loop, at least 1.
+        agreement: `"gaussian"`, `"kmeans"` or an `Agreement` of your own.
+        eps: Added to the data each output uses and to its variances.
+        impl: `"auto"`, `"reference"`, `"moments"` or `"blocked"`. An explicit choice never falls back.
+
+    Returns:
+        The output capsules, in the widest precision among the arguments; the loop itself never runs below float32.
+    """
+    tensors, agreement, case = _check(a_inp, mu_inp, W, B, beta_use, beta_ign, n_iters, agreement, eps)
+    if impl == "auto":
+        impl = pick(case)
+    elif impl not in IMPLS:
+        raise ValueError(f"impl: expected one of {['auto', *IMPLS]}, got {impl!r}")
+    elif reasons := IMPLS[impl].reasons_against(case):
+        raise ValueError(f"impl={impl!r} cannot run this case: {'; '.join(reasons)}")
+    with torch.autocast(case.device, enabled=False):
+        out = IMPLS[impl].route(*_widen(tensors), n_iters, agreement, eps)
+    return Capsules(*(_narrow(t, case.dtype) for t in out))
+
+
+def trace(
+    a_inp: Tensor,
+    mu_inp: Tensor,
+    W: Tensor,
+    B: Tensor,
+    beta_use: Tensor,
+    beta_ign: Tensor,
+    *,
+    n_iters: int = 3,
+    agreement: str | Agreement = "gaussian",
+    eps: float = 1e-5,
+) -> Iterator[Step]:
+    """Route as `route()` does, yielding a record of every iteration, computed by the reference."""
+    tensors, agreement, case = _check(a_inp, mu_inp, W, B, beta_use, beta_ign, n_iters, agreement, eps)
+    with torch.autocast(case.device, enabled=False):
+        for step in reference.trace(*_widen(tensors), n_iters, agreement, eps):
+            yield Step(*(_narrow(t, case.dtype) for t in step))
+
+
+def _widen(tensors: tuple[Tensor, ...]) -> Iterator[Tensor]:
+    """To the loop's precision, in the shapes that implementations expect, capsules within what squares of them bear."""
+    dtype = torch.promote_types(_common_dtype(tensors), torch.float32)
+    a_inp, mu_inp, W, B, beta_use, beta_ign = (t.to(dtype) for t in tensors)
+    largest = torch.finfo(dtype).max ** (1 / 3)
+    n_out = max(p.shape[1] for p in (W, B, beta_use, beta_ign))
+    n_beta = max(beta_use.shape[0], beta_ign.shape[0])
+    yield from (a_inp, mu_inp.clamp(-largest, largest), W, B.expand(-1, n_out, -1, -1))
+    yield from (beta.expand(n_beta, n_out) for beta in (beta_use, beta_ign))
+
+
+def _narrow(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """Back to the arguments' precision; a number too large for it becomes its largest."""
+    if t.dtype == dtype:
+        return t
+    largest = torch.finfo(dtype).max
+    return t.clamp(-largest, largest).to(dtype)
+
+
+def _common_dtype(tensors: tuple[Tensor, ...]) -> torch.dtype:
+    dtype = tensors[0].dtype
+    for t in tensors[1:]:
+        dtype = torch.promote_types(dtype, t.dtype)
+    return dtype
+
+
+def _check(
+    a_inp: Tensor,
+    mu_inp: Tensor,
+    W: Tensor,
+    B: Tensor,
+    beta_use: Tensor,
+    beta_ign: Tensor,
+    n_iters: int,
+    agreement: str | Agreement,
+    eps: float,
+) -> tuple[tuple[Tensor, ...], Agreement, Case]:
+    """Refuse what cannot be routed, naming the argument, what was expected and what came."""
+    named = {"a_inp": a_inp, "mu_inp": mu_inp, "W": W, "B": B, "beta_use": beta_use, "beta_ign": beta_ign}
+    for name, t in named.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name}: expected a tensor, got {type(t).__name__}")
+        if not t.is_floating_point():
+            raise TypeError(f"{name}: expected a floating-point tensor, got {t.dtype}")
+        if t.device != mu_inp.device:
+            raise ValueError(f"{name}: expected on {mu_inp.device}, where mu_inp is, got on {t.device}")
+    if a_inp.ndim < 1:
+        raise ValueError(f"a_inp: expected [..., i], got shape {list(a_inp.shape)}")
+    if mu_inp.ndim < 3:
+        raise ValueError(f"mu_inp: expected [..., i, c, d], got shape {list(mu_inp.shape)}")
+    for name, rank in {"W": 4, "B": 4, "beta_use": 2, "beta_ign": 2}.items():
+        if named[name].ndim != rank:
+            axes = {4: "[i, j, d, h]" if name == "W" else "[i, j, c, h]", 2: "[i, j]"}[rank]
+            raise ValueError(f"{name}: expected {axes}, got shape {list(named[name].shape)}")
+
+    *batch, n_inp, d_cov, d_inp = mu_inp.shape
+    if list(a_inp.shape) != [*batch, n_inp]:
+        raise ValueError(
+            f"a_inp: expected {[*batch, n_inp]}, the batch axes and n_inp of mu_inp {list(mu_inp.shape)},"
+            f" got shape {list(a_inp.shape)}"
+        )
+    params = (W, B, beta_use, beta_ign)
+    n_out, d_out = max(p.shape[1] for p in params), W.shape[3]
+    if n_out < 1:
+        raise ValueError(f"W: expected n_out of at least 1 on axis j, got shape {list(W.shape)}")
+    for name, p in zip(("W", "B", "beta_use", "beta_ign"), params, strict=True):
+        if p.shape[0] not in (1, n_inp):
+            raise ValueError(f"{name}: expected n_inp of 1 or {n_inp}, as in mu_inp, got shape {list(p.shape)}")
+        if p.shape[1] not in (1, n_out):
+            raise ValueError(f"{name}: expected n_out of 1 or {n_out}, as in the other parameters, got {list(p.shape)}")
+    if W.shape[2] != d_inp:
+        raise ValueError(f"W: expected d_inp of {d_inp}, as in mu_inp, got shape {list(W.shape)}")
+    if list(B.shape[2:]) != [d_cov, d_out]:
+        raise ValueError(f"B: expected d_cov and d_out of {[d_cov, d_out]}, as in mu_inp and W, got {list(B.shape)}")
+    check_loop(n_iters, agreement, eps)
+
+    model = AGREEMENTS[agreement] if isinstance(agreement, str) else agreement
+    case = Case(
+        n_samples=a_inp[..., :1].numel() if n_inp else a_inp.numel(),
+        n_inp=n_inp,
+        n_out=n_out,
+        d_cov=d_cov,
+        d_inp=d_inp,
+        d_out=d_out,
+        shared=all(p.shape[0] == 1 for p in params),
+        agreement=model,
+        dtype=_common_dtype(tuple(named.values())),
+        device=mu_inp.device.type,
+        compiling=torch.compiler.is_compiling(),
+    )
+    return tuple(named.values()), model, case
+
+
+def check_loop(n_iters: int, agreement: str | Agreement, eps: float) -> None:
+    """Refuse settings under which the loop cannot run."""
+    if not isinstance(n_iters, int) or isinstance(n_iters, bool):
+        raise TypeError(f"n_iters: expected an integer, got {type(n_iters).__name__}")
+    if n_iters < 1:
+        raise ValueError(f"n_iters: expected at least 1, got {n_iters}")
+    if not eps > 0:
+        raise ValueError(f"eps: expected a number above 0, got {eps}")
+    if isinstance(agreement, str):
+        if agreement not in AGREEMENTS:
+            raise ValueError(f"agreement: expected one of {list(AGREEMENTS)} or an Agreement, got {agreement!r}")
+    elif not isinstance(agreement, Agreement):
+        raise TypeError(f"agreement: expected a name or an Agreement, got {type(agreement).__name__}")

@@ -1,0 +1,432 @@
+"""Routing by blocks: votes are formed for some samples and inputs at a time, and again in the backward pass.
+
+Axes: `b` samples, `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `v` is `c`
+and `h` together. Inside this file inputs come last, `V [b, j, v, i]`, so that every sum over them reads memory in
+order, and large results go to buffers that serve every block. `docs/algorithm.md` derives the gradients.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from .agreement import Quadratic
+from .capsules import Capsules
+from .case import Case
+
+CPU_VOTES = 2**22
+"""Numbers in a block of votes on a CPU: smaller blocks cost more in overhead than they gain in cache."""
+GPU_VOTES = 2**26
+"""The same on other devices, which a block should fill."""
+FLOOR = -60.0
+"""Least logit below the largest: further down exp() gives subnormal numbers, slow and lost in rounding anyway."""
+TINY = 1e-30
+
+
+def reasons_against(case: Case) -> list[str]:
+    """Needs a quadratic agreement and eager execution."""
+    reasons = []
+    if not isinstance(case.agreement, Quadratic):
+        reasons.append(f"agreement {case.agreement.name!r} is not quadratic in the votes")
+    if case.compiling:
+        reasons.append("its loop over blocks cannot be captured by torch.compile or torch.export")
+    return reasons
+
+
+class Plan(NamedTuple):
+    """How to iterate, and in blocks of how many votes."""
+
+    n_iters: int
+    agreement: Quadratic
+    eps: float
+    block_votes: int
+
+
+class Params(NamedTuple):
+    """Parameters of a layer, or those of some of its inputs."""
+
+    W: Tensor  # [i|1, j|1, d, h]
+    B: Tensor  # [i|1, j, c, h]
+    beta_use: Tensor  # [i|1, j]
+    beta_ign: Tensor  # [i|1, j]
+
+    def of(self, inputs: slice) -> "Params":
+        return Params(*(p if p.shape[0] == 1 else p[inputs] for p in self))
+
+
+class Model(NamedTuple):
+    """Output capsules after an iteration; also what carries from one pass to the other."""
+
+    a: Tensor  # [b, j]
+    mu: Tensor  # [b, j, v]
+    sig2: Tensor  # [b, j, v]
+    D: Tensor  # sum_i D_use, [b, j, 1]
+
+
+class Sums(NamedTuple):
+    """Sums over a set of inputs, weighted by D_use; squares are counted from the set's own mean. Also gradients."""
+
+    a: Tensor  # [b, j]
+    D: Tensor  # [b, j, 1]
+    D_V: Tensor  # [b, j, v]
+    D_VV: Tensor  # [b, j, v]
+
+    def merge(self, other: "Sums", eps: float) -> "Sums":
+        """The sums over both sets, free of the cancellation in `sum V^2 - (sum V)^2`."""
+        a, D, D_V, D_VV = (one + two for one, two in zip(self, other, strict=True))
+        for part in (self, other):
+            mean = part.D_V / (part.D + eps)
+            move = D_V / (D + eps) - mean
+            D_VV = D_VV + move * (part.D * move - 2 * eps * mean)
+        return Sums(a, D, D_V, D_VV)
+
+    def model(self, eps: float) -> Model:
+        return Model(self.a, self.D_V / (self.D + eps), self.D_VV / (self.D + eps) + eps, self.D)
+
+
+def model_backward(model: Model, da: Tensor, dmu: Tensor, dsig2: Tensor, eps: float) -> Sums:
+    """Gradients of the sums behind a model, squares counted from its `mu`."""
+    dD_VV = dsig2 / (model.D + eps)
+    dD_V = (dmu - 2 * eps * model.mu * dD_VV) / (model.D + eps)
+    return Sums(da, -(dD_VV * (model.sig2 - eps)).sum(-1, keepdim=True), dD_V, dD_VV)
+
+
+class Last(NamedTuple):
+    """What an E-step takes from the iteration before. Also gradients."""
+
+    mu: Tensor  # [b, j, v]
+    p: Tensor  # the agreement's precisions, [b, j, v]
+    log: Tensor  # log f(a) plus the agreement's log-scales, [b, j, 1]
+
+
+def look_back(model: Model, plan: Plan, d_cov: int) -> Last:
+    p, g = plan.agreement.weights(model.sig2.unflatten(-1, (d_cov, -1)))
+    return Last(model.mu, p.flatten(-2), (F.logsigmoid(model.a) + g).unsqueeze(-1))
+
+
+def look_back_backward(dlast: Last, model: Model, plan: Plan, d_cov: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the model's `a`, `mu` and `sig2`."""
+    with torch.enable_grad():
+        a, sig2 = (t.detach().requires_grad_() for t in (model.a, model.sig2))
+        _, p, log = look_back(model._replace(a=a, sig2=sig2), plan, d_cov)
+        value = (p * dlast.p).sum() + (log * dlast.log).sum()
+    da, dsig2 = torch.autograd.grad(value, (a, sig2), allow_unused=True, materialize_grads=True)
+    return da, dlast.mu, dsig2
+
+
+class Buffers:
+    """Memory for large results, one place per name, used by block after block: new memory costs more than it holds."""
+
+    def __init__(self, like: Tensor, **places: Tensor):
+        self.like, self.places = like, places
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        size = math.prod(shape)
+        if name not in self.places or self.places[name].numel() < size:
+            self.places[name] = self.like.new_empty(size)
+        return self.places[name].view(-1)[:size].view(shape)
+
+
+def votes(x: Tensor, params: Params, buffers: Buffers) -> Tensor:
+    """Votes `[b, j, v, i]` of the capsules `x [b, i, c, d]`."""
+    W, B, *_ = params
+    (b, i, c, _), (_, j, _, h) = x.shape, B.shape
+    V = buffers("V", b, j, c * h, i)
+    if W.shape[0] == 1:
+        Wx = buffers("scratch", b, c, W.shape[1] * h, i)
+        torch.matmul(W[0].mT.flatten(0, 1), x.permute(0, 2, 3, 1), out=Wx)
+        Wx = Wx.unflatten(2, (-1, h)).transpose(1, 2)
+    else:
+        Wx = torch.einsum("bicd,ijdh->bjchi", x, W)
+    torch.add(Wx, B.permute(1, 2, 3, 0), out=V.view(b, j, c, h, i))
+    return V
+
+
+def votes_backward(dV: Tensor, x: Tensor, params: Params, dx: Tensor, dparams: Params) -> None:
+    """Add to the gradients of `x`, `W` and, where it differs between inputs, `B`."""
+    W, B, *_ = params
+    dV = dV.unflatten(2, B.shape[2:])  # [b, j, c, h, i]
+    if B.shape[0] > 1:
+        dparams.B.add_(dV.sum(0).permute(3, 0, 1, 2))
+    if W.shape[1] == 1:
+        dV = dV.sum(1, keepdim=True)
+    if W.shape[0] > 1:
+        dx += torch.einsum("bjchi,ijdh->bicd", dV, W)
+        dparams.W.add_(torch.einsum("bjchi,bicd->ijdh", dV, x))
+    else:
+        dV = dV.transpose(1, 2).flatten(2, 3)  # [b, c, jh, i]
+        dx += (dV.mT @ W[0].mT.flatten(0, 1)).transpose(1, 2)
+        dparams.W.add_((dV @ x.transpose(1, 2)).sum((0, 1)).unflatten(0, (-1, B.shape[3])).mT)
+
+
+def along_v(p: Tensor, V: Tensor, out: Tensor) -> Tensor:
+    """`sum_v p V`, `[b, j, v]` and `[b, j, v, i]` to `[b, j, i]`."""
+    torch.bmm(p.reshape(-1, 1, p.shape[-1]), V.flatten(0, 1), out=out.flatten(0, 1).unsqueeze(1))
+    return out
+
+
+def along_i(D: Tensor, V: Tensor) -> Tensor:
+    """`sum_i D V`, `[b, j|1, i]` and `[b, j, v, i]` to `[b, j, v]`."""
+    if D.shape[1] == 1:
+        return (D @ V.flatten(1, 2).mT).view(V.shape[:3])
+    return (D.unsqueeze(-2) @ V.mT).squeeze(-2)
+
+
+def gather(D: Tensor, params: Params) -> Tensor:
+    """`[b, j, i]`, summed to `[b, j, 1]` where the betas are shared by all inputs."""
+    return D.sum(-1, keepdim=True) if params.beta_use.shape[0] == 1 else D
+
+
+def measure(V: Tensor, mu: Tensor, distance: Tensor, square: Tensor) -> None:
+    """Write `V - mu` and its square to the buffers given, which may be one."""
+    torch.sub(V, mu.unsqueeze(-1), out=distance)
+    torch.square(distance, out=square)
+
+
+def share(square: Tensor, last: Last | None, f: Tensor, out: Tensor) -> Tensor:
+    """E- and D-step: D_use `[b, j|1, i]` from the squared distances to the model before, and `f(a_inp) [b, 1, i]`."""
+    if last is None:
+        return f / out.shape[1]
+    along_v(-last.p, square, out).add_(last.log)
+    out.sub_(out.amax(1, keepdim=True)).clamp_(min=FLOOR).exp_()
+    return out.mul_(f / out.sum(1, keepdim=True))
+
+
+def gain(V: Tensor, f: Tensor, D_use: Tensor, params: Params, eps: float, square: Tensor) -> Sums:
+    """M-step: the sums over a block; leaves the squared distances to its mean in the buffer."""
+    use = gather(D_use, params)
+    a = (params.beta_use.mT * use - params.beta_ign.mT * (gather(f, params) - use)).sum(-1)
+    D, D_V = D_use.sum(-1, keepdim=True), along_i(D_use, V)
+    measure(V, D_V / (D + eps), square, square)
+    return Sums(a, D.expand(*a.shape, 1), D_V, along_i(D_use, square))
+
+
+def forward(f: Tensor, x: Tensor, params: Params, parts: list[slice], plan: Plan, buffers: Buffers) -> list[Model]:
+    """Every iteration's model, for `f(a_inp) [b, 1, i]` and `x [b, i, c, d]`, taking the inputs in parts."""
+    models: list[Model] = []
+    last = V = None
+    for iteration in range(plan.n_iters):
+        total = None
+        for part in parts:
+            p, f_i = params.of(part), f[..., part]
+            if V is None or len(parts) > 1:
+                V = votes(x[:, part], p, buffers)
+                square = buffers("square", *V.shape)
+                if last:
+                    measure(V, last.mu, square, square)
+            D_use = share(square, last, f_i, buffers(f"D_use {iteration}", *V.shape[:2], V.shape[3]))
+            sums = gain(V, f_i, D_use, p, plan.eps, square)
+            total = total.merge(sums, plan.eps) if total else sums
+        assert total
+        models.append(total.model(plan.eps))
+        last = look_back(models[-1], plan, x.shape[2])
+    return models
+
+
+class Block:
+    """A block in the backward pass: votes, their gradient, and their distances to a mean with the squares."""
+
+    def __init__(self, V: Tensor, buffers: Buffers):
+        self.V, self.buffers = V, buffers
+        self.dV, self.distance, self.square, self.spare = (
+            buffers(name, *V.shape) for name in ("dV", "distance", "square", "scratch")
+        )
+        self.fresh = True
+
+    def measure(self, mu: Tensor) -> None:
+        measure(self.V, mu, self.distance, self.square)
+
+    def backward(
+        self, f: Tensor, last: Last | None, dsums: Sums, D_use: Tensor | None
+    ) -> tuple[Tensor, Tensor, Last | None]:
+        """One iteration, measured from its own mean; leaves the block measured from the mean before.
+
+        Takes D_use if it was kept, and returns it with `sum_j D_use dD_use` and the gradients of `last`.
+        """
+        size = (*self.V.shape[:2], self.V.shape[3])
+        dD_use, spare = self.buffers("dD_use", *size), self.buffers("D_use", *size)
+        along_v(dsums.D_V, self.distance, dD_use).add_(dsums.D).add_(along_v(dsums.D_VV, self.square, spare))
+        force = self.distance.mul_(2 * dsums.D_VV.unsqueeze(-1)).add_(dsums.D_V.unsqueeze(-1))
+        if last:
+            measure(self.V, last.mu, self.spare, self.square)
+        D_use = share(self.square, last, f, spare) if D_use is None else D_use
+        if self.fresh:
+            torch.mul(force, D_use.unsqueeze(-2), out=self.dV)
+        else:
+            self.dV.addcmul_(force, D_use.unsqueeze(-2))
+        self.fresh = False
+        D_dD = torch.mul(D_use, dD_use, out=self.buffers("D dD", *size)).sum(1, keepdim=True)
+        if last is None:
+            return D_use, D_dD, None
+
+        self.distance, self.spare = self.spare, self.distance
+        dlogits = dD_use.sub_(D_dD / f.clamp(min=TINY)).mul_(D_use)
+        dmu, dp = 2 * last.p * along_i(dlogits, self.distance), -along_i(dlogits, self.square)
+        force = torch.mul(self.distance, -2 * last.p.unsqueeze(-1), out=self.spare)
+        self.dV.addcmul_(force, dlogits.unsqueeze(-2))
+        return D_use, D_dD, Last(dmu, dp, dlogits.sum(-1, keepdim=True))
+
+
+def backward(
+    f: Tensor,
+    x: Tensor,
+    params: Params,
+    parts: list[slice],
+    plan: Plan,
+    buffers: Buffers,
+    models: list[Model],
+    douts: Sequence[Tensor],
+    dparams: Params,
+    kept: bool,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `a_inp [b, i]` and `x`, from those of the last model; adds to those of the parameters."""
+    da_inp, dx = torch.zeros_like(f), torch.zeros_like(x)
+    n_out, d_cov, d_out = params.B.shape[1:]
+    block = None
+    for iteration in reversed(range(plan.n_iters)):
+        this, before = models[iteration], models[iteration - 1] if iteration else None
+        last = look_back(before, plan, d_cov) if before else None
+        dsums = model_backward(this, *douts, plan.eps)
+        da, dlast = dsums.a.unsqueeze(-1), None  # [b, j, 1]
+        for part in parts:
+            x_i, f_i, p, dp = x[:, part], f[..., part], params.of(part), dparams.of(part)
+            if block is None or len(parts) > 1:
+                V = buffers("V", len(x), n_out, d_cov * d_out, f_i.shape[-1]) if kept else votes(x_i, p, buffers)
+                block = Block(V, buffers)
+                block.measure(this.mu)
+            D_use = buffers(f"D_use {iteration}", len(x), n_out, f_i.shape[-1]) if kept and last else None
+            dD = dsums.D + da * (p.beta_use + p.beta_ign).mT
+            D_use, D_dD, pull = block.backward(f_i, last, dsums._replace(D=dD), D_use)
+            if pull:
+                dlast = Last(*map(torch.add, dlast, pull)) if dlast else pull
+            da_inp[..., part] += D_dD - f_i * (da * p.beta_ign.mT).sum(1, keepdim=True)
+            dbeta_use = (da * gather(D_use, p)).sum(0).mT
+            dp.beta_use.add_(dbeta_use)
+            dp.beta_ign.add_(dbeta_use - (da * gather(f_i, p)).sum(0).mT)
+            if iteration == 0 or len(parts) > 1:
+                votes_backward(block.dV, x_i, p, dx[:, part], dp)
+        if params.B.shape[0] == 1:
+            dB = dsums.D_V * this.D + 2 * plan.eps * this.mu * dsums.D_VV  # with dlast.mu, sum_i dV from small terms
+            dparams.B.add_((dB - dlast.mu if dlast else dB).sum(0).view(params.B.shape[1:]))
+        if before and dlast:
+            douts = look_back_backward(dlast, before, plan, d_cov)
+    return (da_inp * (1 - f)).squeeze(1), dx
+
+
+def cut(x: Tensor, B: Tensor, plan: Plan) -> tuple[list[slice], list[slice]]:
+    """Slices of samples and of inputs that make blocks: of several samples whole, or of parts of one."""
+    n_samples, n_inp = x.shape[:2]
+    inputs = max(1, plan.block_votes // B[0].numel())
+    samples = max(1, inputs // max(1, n_inp))
+    chunks = [slice(start, start + samples) for start in range(0, max(1, n_samples), samples)]
+    return chunks, [slice(start, start + inputs) for start in range(0, max(1, n_inp), inputs)]
+
+
+Tensors = tuple[Tensor, ...]
+
+
+def one_by_one(function: type[Function], info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
+    """Rule of `torch.func.vmap` for both functions below: their loops see one sample of the mapped axis at a time."""
+    size = info.batch_size
+    moved = [a if dim is None else a.movedim(dim, 0) for a, dim in zip(args, in_dims, strict=True)]
+    outs = [
+        function.apply(*(a if dim is None else a[k] for a, dim in zip(moved, in_dims, strict=True)))
+        for k in range(size)
+    ]
+    stacked = tuple(torch.stack(parts) for parts in zip(*outs, strict=True))
+    return stacked, (0,) * len(stacked)
+
+
+class Route(Function):
+    """Outputs are `a, mu, sig2`, then what the backward pass needs: models, and votes and D_use of a single block."""
+
+    @staticmethod
+    def forward(plan: Plan, a_inp: Tensor, x: Tensor, *params: Tensor) -> Tensors:  # pyright: ignore
+        layer, f, buffers = Params(*params), torch.sigmoid(a_inp).unsqueeze(1), Buffers(x)
+        chunks, parts = cut(x, layer.B, plan)
+        runs = [forward(f[chunk], x[chunk], layer, parts, plan, buffers) for chunk in chunks]
+        models = [Model(*map(torch.cat, zip(*steps, strict=True))) for steps in zip(*runs, strict=True)]
+        names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
+        kept = [buffers.places[n] if len(chunks) == len(parts) == 1 else x.new_empty(0) for n in names]
+        a, mu, sig2, _ = models[-1]
+        outs = a.clone(), *(t.unflatten(-1, layer.B.shape[2:]).clone() for t in (mu, sig2))
+        return (*outs, *(torch.stack(m) for m in zip(*models, strict=True)), *kept)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.plan = inputs[0]
+        ctx.save_for_backward(*inputs[1:], *output[3:])
+        ctx.mark_non_differentiable(*output[3:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        da, dmu, dsig2 = grads[:3]
+        return None, *RouteBackward.apply(ctx.plan, da, dmu, dsig2, *ctx.saved_tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
+        return one_by_one(Route, info, in_dims, *args)
+
+
+class RouteBackward(Function):
+    """A function of its own, so that `torch.func` can map over gradients too."""
+
+    @staticmethod
+    def forward(plan: Plan, da: Tensor, dmu: Tensor, dsig2: Tensor, *saved: Tensor) -> Tensors:  # pyright: ignore
+        a_inp, x, *params = saved[:6]
+        layer, f = Params(*params), torch.sigmoid(a_inp).unsqueeze(1)
+        models = [Model(*m) for m in zip(*saved[6:10], strict=True)]
+        chunks, parts = cut(x, layer.B, plan)
+        names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
+        kept = saved[10].numel() > 0
+        buffers = Buffers(x, **dict(zip(names, saved[10:], strict=True)) if kept else {})
+        douts, dparams = (da, dmu.flatten(-2), dsig2.flatten(-2)), Params(*map(torch.zeros_like, params))
+        runs = [
+            backward(
+                *(f[chunk], x[chunk], layer, parts, plan, buffers),
+                [Model(*(t[chunk] for t in model)) for model in models],
+                [d[chunk] for d in douts],
+                dparams,
+                kept,
+            )
+            for chunk in chunks
+        ]
+        da_inp, dx = map(torch.cat, zip(*runs, strict=True))
+        return da_inp, dx, *dparams
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("impl='blocked' has no second derivatives; route with impl='moments' or 'reference'")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
+        return one_by_one(RouteBackward, info, in_dims, *args)
+
+
+def route(
+    a_inp: Tensor,  # [..., i]
+    mu_inp: Tensor,  # [..., i, c, d]
+    W: Tensor,  # [i|1, j|1, d, h]
+    B: Tensor,  # [i|1, j, c, h]
+    beta_use: Tensor,  # [i|1, j]
+    beta_ign: Tensor,  # [i|1, j]
+    n_iters: int,
+    agreement: Quadratic,
+    eps: float,
+    block_votes: int | None = None,
+) -> Capsules:
+    """Route; `block_votes` replaces `CPU_VOTES` or `GPU_VOTES`."""
+    default = CPU_VOTES if mu_inp.device.type == "cpu" else GPU_VOTES
+    plan = Plan(n_iters, agreement, eps, block_votes or default)
+    batch = a_inp.shape[:-1]
+    a_inp, mu_inp = a_inp.reshape(-1, a_inp.shape[-1]), mu_inp.reshape(-1, *mu_inp.shape[-3:])
+    outs = Route.apply(plan, a_inp, mu_inp, W, B, beta_use, beta_ign)
+    return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in outs[:3]))
