@@ -113,7 +113,7 @@ def _widen(tensors: tuple[Tensor, ...]) -> Iterator[Tensor]:
     n_out = max(p.shape[1] for p in (W, B, beta_use, beta_ign))
     n_beta = max(beta_use.shape[0], beta_ign.shape[0])
     yield from (a_inp, mu_inp.clamp(-largest, largest), W, B.expand(-1, n_out, -1, -1))
-    yield from (beta.expand(n_beta, n_out) for beta in (beta_use, beta_ign))
+    yield from (beta.expand(n_beta, -1) for beta in (beta_use, beta_ign))
 
 
 def _narrow(t: Tensor, dtype: torch.dtype) -> Tensor:

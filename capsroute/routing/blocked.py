@@ -22,8 +22,6 @@ CPU_VOTES = 2**22
 """Numbers in a block of votes on a CPU: smaller blocks cost more in overhead than they gain in cache."""
 GPU_VOTES = 2**26
 """The same on other devices, which a block should fill."""
-FLOOR = -60.0
-"""Least logit below the largest: further down exp() gives subnormal numbers, slow and lost in rounding anyway."""
 TINY = 1e-30
 
 
@@ -51,11 +49,16 @@ class Params(NamedTuple):
 
     W: Tensor  # [i|1, j|1, d, h]
     B: Tensor  # [i|1, j, c, h]
-    beta_use: Tensor  # [i|1, j]
-    beta_ign: Tensor  # [i|1, j]
+    beta_use: Tensor  # [i|1, j|1]
+    beta_ign: Tensor  # [i|1, j|1]
 
     def of(self, inputs: slice) -> "Params":
         return Params(*(p if p.shape[0] == 1 else p[inputs] for p in self))
+
+    def add_betas_(self, *products: Tensor) -> None:
+        """Add gradients of the betas, from their products with D_use `[b, j, i|1]`."""
+        for beta, product in zip(self[2:], products, strict=True):
+            beta += product.sum(0, dtype=torch.float64).mT.sum_to_size(beta.shape)
 
 
 class Model(NamedTuple):
@@ -65,34 +68,47 @@ class Model(NamedTuple):
     mu: Tensor  # [b, j, v]
     sig2: Tensor  # [b, j, v]
     D: Tensor  # sum_i D_use, [b, j, 1]
+    D_E: Tensor  # sum_i D_use (V - mu): eps mu, but for rounding, which must cancel in the gradients, [b, j, v]
+    D_EE: Tensor  # sum_i D_use (V - mu)^2, [b, j, v]
 
 
 class Sums(NamedTuple):
-    """Sums over a set of inputs, weighted by D_use; squares are counted from the set's own mean. Also gradients."""
+    """Sums over a set of inputs, weighted by D_use; `E` is a vote's distance to the set's own mean."""
 
     a: Tensor  # [b, j]
     D: Tensor  # [b, j, 1]
     D_V: Tensor  # [b, j, v]
-    D_VV: Tensor  # [b, j, v]
+    D_E: Tensor  # [b, j, v]
+    D_EE: Tensor  # [b, j, v]
 
     def merge(self, other: "Sums", eps: float) -> "Sums":
         """The sums over both sets, free of the cancellation in `sum V^2 - (sum V)^2`."""
-        a, D, D_V, D_VV = (one + two for one, two in zip(self, other, strict=True))
+        a, D, D_V, D_E, D_EE = (one + two for one, two in zip(self, other, strict=True))
         for part in (self, other):
-            mean = part.D_V / (part.D + eps)
-            move = D_V / (D + eps) - mean
-            D_VV = D_VV + move * (part.D * move - 2 * eps * mean)
-        return Sums(a, D, D_V, D_VV)
+            move = D_V / (D + eps) - part.D_V / (part.D + eps)
+            D_E = D_E - part.D * move
+            D_EE = D_EE + move * (part.D * move - 2 * part.D_E)
+        return Sums(a, D, D_V, D_E, D_EE)
 
     def model(self, eps: float) -> Model:
-        return Model(self.a, self.D_V / (self.D + eps), self.D_VV / (self.D + eps) + eps, self.D)
+        used = self.D + eps
+        return Model(self.a, self.D_V / used, self.D_EE / used + eps, self.D, self.D_E, self.D_EE)
 
 
-def model_backward(model: Model, da: Tensor, dmu: Tensor, dsig2: Tensor, eps: float) -> Sums:
-    """Gradients of the sums behind a model, squares counted from its `mu`."""
-    dD_VV = dsig2 / (model.D + eps)
-    dD_V = (dmu - 2 * eps * model.mu * dD_VV) / (model.D + eps)
-    return Sums(da, -(dD_VV * (model.sig2 - eps)).sum(-1, keepdim=True), dD_V, dD_VV)
+class Pull(NamedTuple):
+    """Gradients of an iteration's sums, distances counted from its `mu`."""
+
+    a: Tensor  # [b, j]
+    D: Tensor  # [b, j, 1]
+    D_E: Tensor  # [b, j, v]
+    D_EE: Tensor  # [b, j, v]
+
+
+def model_backward(model: Model, da: Tensor, dmu: Tensor, dsig2: Tensor, eps: float) -> Pull:
+    used = model.D + eps
+    dD_EE = dsig2 / used
+    dD_E = (dmu - 2 * model.D_E * dD_EE) / used
+    return Pull(da, -(dD_EE * model.D_EE / used).sum(-1, keepdim=True), dD_E, dD_EE)
 
 
 class Last(NamedTuple):
@@ -105,7 +121,9 @@ class Last(NamedTuple):
 
 def look_back(model: Model, plan: Plan, d_cov: int) -> Last:
     p, g = plan.agreement.weights(model.sig2.unflatten(-1, (d_cov, -1)))
-    return Last(model.mu, p.flatten(-2), (F.logsigmoid(model.a) + g).unsqueeze(-1))
+    log = F.logsigmoid(model.a) + g
+    log = log - log.detach().amax(1, keepdim=True)  # softmax does not see it, rounding does
+    return Last(model.mu, p.flatten(-2), log.unsqueeze(-1))
 
 
 def look_back_backward(dlast: Last, model: Model, plan: Plan, d_cov: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -147,11 +165,9 @@ def votes(x: Tensor, params: Params, buffers: Buffers) -> Tensor:
 
 
 def votes_backward(dV: Tensor, x: Tensor, params: Params, dx: Tensor, dparams: Params) -> None:
-    """Add to the gradients of `x`, `W` and, where it differs between inputs, `B`."""
+    """Add to the gradients of `x` and `W`."""
     W, B, *_ = params
     dV = dV.unflatten(2, B.shape[2:])  # [b, j, c, h, i]
-    if B.shape[0] > 1:
-        dparams.B.add_(dV.sum(0).permute(3, 0, 1, 2))
     if W.shape[1] == 1:
         dV = dV.sum(1, keepdim=True)
     if W.shape[0] > 1:
@@ -192,17 +208,19 @@ def share(square: Tensor, last: Last | None, f: Tensor, out: Tensor) -> Tensor:
     if last is None:
         return f / out.shape[1]
     along_v(-last.p, square, out).add_(last.log)
-    out.sub_(out.amax(1, keepdim=True)).clamp_(min=FLOOR).exp_()
+    floor = 0.7 * math.log(torch.finfo(out.dtype).tiny)  # far below rounding; subnormal numbers would cost much time
+    out.sub_(out.amax(1, keepdim=True)).clamp_(min=floor).exp_()
     return out.mul_(f / out.sum(1, keepdim=True))
 
 
-def gain(V: Tensor, f: Tensor, D_use: Tensor, params: Params, eps: float, square: Tensor) -> Sums:
+def gain(V: Tensor, f: Tensor, D_use: Tensor, params: Params, eps: float, scratch: Tensor) -> Sums:
     """M-step: the sums over a block; leaves the squared distances to its mean in the buffer."""
     use = gather(D_use, params)
     a = (params.beta_use.mT * use - params.beta_ign.mT * (gather(f, params) - use)).sum(-1)
     D, D_V = D_use.sum(-1, keepdim=True), along_i(D_use, V)
-    measure(V, D_V / (D + eps), square, square)
-    return Sums(a, D.expand(*a.shape, 1), D_V, along_i(D_use, square))
+    E = torch.sub(V, (D_V / (D + eps)).unsqueeze(-1), out=scratch)
+    D_E, n_out = along_i(D_use, E), V.shape[1]
+    return Sums(a.expand(-1, n_out), D.expand(-1, n_out, 1), D_V, D_E, along_i(D_use, E.square_()))
 
 
 def forward(f: Tensor, x: Tensor, params: Params, parts: list[slice], plan: Plan, buffers: Buffers) -> list[Model]:
@@ -241,7 +259,7 @@ class Block:
         measure(self.V, mu, self.distance, self.square)
 
     def backward(
-        self, f: Tensor, last: Last | None, dsums: Sums, D_use: Tensor | None
+        self, f: Tensor, last: Last | None, pull: Pull, D_use: Tensor | None
     ) -> tuple[Tensor, Tensor, Last | None]:
         """One iteration, measured from its own mean; leaves the block measured from the mean before.
 
@@ -249,8 +267,8 @@ class Block:
         """
         size = (*self.V.shape[:2], self.V.shape[3])
         dD_use, spare = self.buffers("dD_use", *size), self.buffers("D_use", *size)
-        along_v(dsums.D_V, self.distance, dD_use).add_(dsums.D).add_(along_v(dsums.D_VV, self.square, spare))
-        force = self.distance.mul_(2 * dsums.D_VV.unsqueeze(-1)).add_(dsums.D_V.unsqueeze(-1))
+        along_v(pull.D_E, self.distance, dD_use).add_(pull.D).add_(along_v(pull.D_EE, self.square, spare))
+        force = self.distance.mul_(2 * pull.D_EE.unsqueeze(-1)).add_(pull.D_E.unsqueeze(-1))
         if last:
             measure(self.V, last.mu, self.spare, self.square)
         D_use = share(self.square, last, f, spare) if D_use is None else D_use
@@ -286,12 +304,14 @@ def backward(
     """Gradients of `a_inp [b, i]` and `x`, from those of the last model; adds to those of the parameters."""
     da_inp, dx = torch.zeros_like(f), torch.zeros_like(x)
     n_out, d_cov, d_out = params.B.shape[1:]
+    if params.B.shape[0] == 1:  # a shift of B shifts mu, but for eps: the sum of dV, without its cancellation
+        dparams.B.add_(douts[1].sum(0).view(params.B.shape[1:]))
     block = None
     for iteration in reversed(range(plan.n_iters)):
         this, before = models[iteration], models[iteration - 1] if iteration else None
         last = look_back(before, plan, d_cov) if before else None
-        dsums = model_backward(this, *douts, plan.eps)
-        da, dlast = dsums.a.unsqueeze(-1), None  # [b, j, 1]
+        pull = model_backward(this, *douts, plan.eps)
+        da, dlast = pull.a.unsqueeze(-1), None  # [b, j, 1]
         for part in parts:
             x_i, f_i, p, dp = x[:, part], f[..., part], params.of(part), dparams.of(part)
             if block is None or len(parts) > 1:
@@ -299,19 +319,19 @@ def backward(
                 block = Block(V, buffers)
                 block.measure(this.mu)
             D_use = buffers(f"D_use {iteration}", len(x), n_out, f_i.shape[-1]) if kept and last else None
-            dD = dsums.D + da * (p.beta_use + p.beta_ign).mT
-            D_use, D_dD, pull = block.backward(f_i, last, dsums._replace(D=dD), D_use)
-            if pull:
-                dlast = Last(*map(torch.add, dlast, pull)) if dlast else pull
+            dD = pull.D + da * (p.beta_use + p.beta_ign).mT
+            D_use, D_dD, new = block.backward(f_i, last, pull._replace(D=dD), D_use)
+            if new:
+                dlast = Last(*map(torch.add, dlast, new)) if dlast else new
             da_inp[..., part] += D_dD - f_i * (da * p.beta_ign.mT).sum(1, keepdim=True)
-            dbeta_use = (da * gather(D_use, p)).sum(0).mT
-            dp.beta_use.add_(dbeta_use)
-            dp.beta_ign.add_(dbeta_use - (da * gather(f_i, p)).sum(0).mT)
+            use = gather(D_use, p)
+            dp.add_betas_(da * use, da * (use - gather(f_i, p)))
             if iteration == 0 or len(parts) > 1:
                 votes_backward(block.dV, x_i, p, dx[:, part], dp)
+                if params.B.shape[0] > 1:
+                    dp.B.add_(block.dV.sum(0).unflatten(1, (d_cov, d_out)).permute(3, 0, 1, 2))
         if params.B.shape[0] == 1:
-            dB = dsums.D_V * this.D + 2 * plan.eps * this.mu * dsums.D_VV  # with dlast.mu, sum_i dV from small terms
-            dparams.B.add_((dB - dlast.mu if dlast else dB).sum(0).view(params.B.shape[1:]))
+            dparams.B.sub_(plan.eps * pull.D_E.sum(0).view(params.B.shape[1:]))
         if before and dlast:
             douts = look_back_backward(dlast, before, plan, d_cov)
     return (da_inp * (1 - f)).squeeze(1), dx
@@ -352,7 +372,7 @@ class Route(Function):
         models = [Model(*map(torch.cat, zip(*steps, strict=True))) for steps in zip(*runs, strict=True)]
         names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
         kept = [buffers.places[n] if len(chunks) == len(parts) == 1 else x.new_empty(0) for n in names]
-        a, mu, sig2, _ = models[-1]
+        a, mu, sig2, *_ = models[-1]
         outs = a.clone(), *(t.unflatten(-1, layer.B.shape[2:]).clone() for t in (mu, sig2))
         return (*outs, *(torch.stack(m) for m in zip(*models, strict=True)), *kept)
 
@@ -379,12 +399,14 @@ class RouteBackward(Function):
     def forward(plan: Plan, da: Tensor, dmu: Tensor, dsig2: Tensor, *saved: Tensor) -> Tensors:  # pyright: ignore
         a_inp, x, *params = saved[:6]
         layer, f = Params(*params), torch.sigmoid(a_inp).unsqueeze(1)
-        models = [Model(*m) for m in zip(*saved[6:10], strict=True)]
+        models = [Model(*m) for m in zip(*saved[6:12], strict=True)]
         chunks, parts = cut(x, layer.B, plan)
         names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
-        kept = saved[10].numel() > 0
-        buffers = Buffers(x, **dict(zip(names, saved[10:], strict=True)) if kept else {})
-        douts, dparams = (da, dmu.flatten(-2), dsig2.flatten(-2)), Params(*map(torch.zeros_like, params))
+        kept = saved[12].numel() > 0
+        buffers = Buffers(x, **dict(zip(names, saved[12:], strict=True)) if kept else {})
+        douts = da, dmu.flatten(-2), dsig2.flatten(-2)
+        dW, dB, *dbetas = map(torch.zeros_like, params)
+        dparams = Params(dW, dB, *(dbeta.double() for dbeta in dbetas))  # sums of few, large numbers
         runs = [
             backward(
                 *(f[chunk], x[chunk], layer, parts, plan, buffers),
@@ -396,7 +418,7 @@ class RouteBackward(Function):
             for chunk in chunks
         ]
         da_inp, dx = map(torch.cat, zip(*runs, strict=True))
-        return da_inp, dx, *dparams
+        return da_inp, dx, dW, dB, *(d.to(x.dtype) for d in dparams[2:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -416,8 +438,8 @@ def route(
     mu_inp: Tensor,  # [..., i, c, d]
     W: Tensor,  # [i|1, j|1, d, h]
     B: Tensor,  # [i|1, j, c, h]
-    beta_use: Tensor,  # [i|1, j]
-    beta_ign: Tensor,  # [i|1, j]
+    beta_use: Tensor,  # [i|1, j|1]
+    beta_ign: Tensor,  # [i|1, j|1]
     n_iters: int,
     agreement: Quadratic,
     eps: float,

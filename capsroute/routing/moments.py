@@ -75,7 +75,7 @@ def route(
 
     S = f_phi.sum(-2, keepdim=True) / n_out  # R = 1 / n_out: one row serves all outputs, [..., 1, ck + cd + 1]
     for iteration in range(n_iters):
-        if iteration > 0:
+        if iteration > 0 and n_out > 1:  # a single output uses every input whole
             p, g = agreement.weights(sig2)
             theta = torch.cat(
                 [
@@ -95,4 +95,4 @@ def route(
         m = (D_V - eps * B) / used  # mu less the centre's vote
         sig2 = ((D_VV - 2 * m * D_V + m * m * D) / used).clamp(min=0) + eps
     mu = (D_V + D * B) / used
-    return Capsules(a.to(dtype), mu.to(dtype), sig2.to(dtype))
+    return Capsules(a.expand(mu.shape[:-2]).to(dtype), mu.to(dtype), sig2.to(dtype))

@@ -1,0 +1,44 @@
+# Everything runs inside .venv, which `make setup` fills with the versions pinned in constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off
+
+# the theme announces its successor with every build
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/stamp ## create .venv with everything needed here
+
+.venv/stamp: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { echo "creating .venv"; $(PYTHON) -m venv .venv; }
+	@echo "installing torch"
+	@$(PIP) -c constraints.txt torch
+	@echo "installing capsroute and its tools"
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup ## train a small network of capsules and watch it route
+	@$(BIN)/python examples/quickstart.py
+
+test: setup ## formatting, lint, types, tests and the docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/pytest
+	$(BIN)/mkdocs build --quiet --strict
+
+bench: setup ## measure time and memory, then write the README's table and plot
+	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/report.py
+
+docs: setup ## build the site into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove .venv and everything built
+	rm -rf .venv site build dist .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

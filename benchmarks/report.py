@@ -1,0 +1,163 @@
+"""Write the benchmarks' table and headline into README.md, and draw their pictures: `python benchmarks/report.py`."""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from plot import draw
+from records import Row, read_rows
+from words import compared, short, size
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADLINE_SHAPES = ("smallnorb_1", "sst_1")
+HEADLINE_MODE = "forward+backward"
+PLOT_TITLE = "Routing by agreement: each implementation against the reference"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of the benchmarks on one device."""
+
+    path: Path
+    rows: list[Row]
+    origin: dict[str, Any]
+
+    @property
+    def on_gpu(self) -> bool:
+        return "gpu" in self.origin["machine"]
+
+    @property
+    def machine(self) -> str:
+        made = self.origin["machine"]
+        return made["gpu"] if self.on_gpu else f"{made['cores']} cores of {made['cpu']}"
+
+    @property
+    def versions(self) -> str:
+        named = self.origin["versions"]
+        return f"PyTorch {named['torch']}, capsroute {named['capsroute']}"
+
+    @property
+    def circumstances(self) -> str:
+        """Commit, command, and how busy the machine was."""
+        commit = f"commit {(self.origin['commit'] or 'unknown')[:12]}"
+        changed = " with changes" if self.origin["dirty"] else ""
+        busy = max(self.origin["others_busy"].values(), default=0.0)
+        return f"{commit}{changed}, by `{self.origin['command']}`, other programs taking up to {busy:.0%} of the cores"
+
+
+def read_results(folder: Path) -> list[Result]:
+    paths = sorted(folder.glob("*.csv"))
+    return [Result(path, read_rows(path), json.loads(path.with_suffix(".json").read_text())) for path in paths]
+
+
+def headline(results: list[Result], base: Path) -> str:
+    """A line for each shape, on all devices, and one that says where the numbers come from."""
+    lines = []
+    for shape in HEADLINE_SHAPES:
+        claims = [claim for result in results if (claim := claim_of(result, shape))]
+        if claims:
+            row = next(row for result in results for row in result.rows if row.shape == shape)
+            sizes = f"batch {row.batch}, {row.n_inp:,} inputs, {row.n_out:,} outputs"
+            lines.append(f"- `{shape}` ({sizes}), forward and backward: {'; '.join(claims)}.")
+    files = ", ".join(f"`{_relative(result.path, base)}`" for result in results)
+    return "\n".join([*lines, f'- That is `impl="auto"` against `reference` in the same run, from {files}.'])
+
+
+def claim_of(result: Result, shape: str) -> str:
+    """What `auto` gains over the reference; empty if the run does not tell."""
+    for row in result.rows:
+        if (row.shape, row.mode, row.rival) == (shape, HEADLINE_MODE, "auto") and row.speedup:
+            claim = compared(row.speedup, "faster", "slower", "as fast")
+            if row.memory_ratio:
+                claim += " in " + compared(row.memory_ratio, "less memory", "more memory", "the same memory")
+            return f"**{claim}** on {result.machine}"
+    return ""
+
+
+def tables(results: list[Result], base: Path) -> str:
+    return "\n\n".join(table(result, base) for result in results)
+
+
+def table(result: Result, base: Path) -> str:
+    """A run's table: a line per shape and mode, a column per rival, then what was skipped and where all comes from."""
+    rivals = list(dict.fromkeys(row.rival for row in result.rows))
+    cells = {(row.shape, row.mode, row.rival): cell(row, result.on_gpu) for row in result.rows}
+    lines = [["layer", "batch x inputs → outputs", "pass", *rivals], ["---"] * 3 + ["---:"] * len(rivals)]
+    for row in {(row.shape, row.mode): row for row in result.rows}.values():
+        sizes = f"{row.batch} x {row.n_inp:,} → {row.n_out:,}"
+        own = (cells.get((row.shape, row.mode, rival), "") for rival in rivals)
+        lines.append([f"`{row.shape}`", sizes, row.mode.replace("+", " + "), *own])
+    text = [
+        f"**{result.machine}**, {result.versions}: speed relative to `reference`, peak memory above the inputs.",
+        "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        "\n".join(skipped_lines(result.rows)),
+        f"From `{_relative(result.path, base)}`, {result.circumstances}.",
+    ]
+    return "\n\n".join(part for part in text if part)
+
+
+def cell(row: Row, on_gpu: bool) -> str:
+    """Speed and memory; only a GPU's time may stand alone, so on a CPU without a ratio there is memory alone."""
+    if row.skipped:
+        return "-"
+    parts = []
+    if row.speedup and row.rival != "reference":
+        parts.append(f"{short(row.speedup)}x")
+    elif row.p50_ms and on_gpu:
+        parts.append(f"{short(row.p50_ms)} ms")
+    if row.peak_mib is not None:
+        parts.append(size(row.peak_mib))
+    return ", ".join(parts) + (f" ({row.picked})" if row.picked else "")
+
+
+def skipped_lines(rows: list[Row]) -> list[str]:
+    """Why cells are empty, a line per rival and reason."""
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        if row.skipped:
+            reasons.setdefault((row.rival, row.skipped), {})[f"`{row.shape}`"] = None
+    return [f"- `{rival}` not on {', '.join(shapes)}: {reason}." for (rival, reason), shapes in reasons.items()]
+
+
+def insert(text: str, name: str, content: str) -> str:
+    """The text with new content between the markers of that name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    found = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
+    if len(found.findall(text)) != 1:
+        raise typer.BadParameter(f"README: expected one {begin} with one {end} after it")
+    return found.sub(lambda match: f"{match[1]}\n{content}\n\n{match[2]}", text)
+
+
+def _relative(path: Path, base: Path) -> str:
+    return Path(os.path.relpath(path, base)).as_posix()
+
+
+def main(
+    results: Annotated[Path, typer.Option(help="Folder of the results.")] = ROOT / "benchmarks" / "results",
+    readme: Annotated[Path, typer.Option(help="File to write into.")] = ROOT / "README.md",
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if the file is out of date.")] = False,
+) -> None:
+    """Bring README.md and the pictures up to date with the results."""
+    found = read_results(results)
+    if not found:
+        raise typer.BadParameter(f"no results in {results}: python benchmarks/run.py makes them")
+    old = readme.read_text()
+    new = insert(old, "headline", headline(found, readme.parent))
+    new = insert(new, "benchmark table", tables(found, readme.parent))
+    if check and new != old:
+        typer.echo(f"{readme.name} is not what the results give: run python benchmarks/report.py", err=True)
+        raise typer.Exit(1)
+    if not check:
+        readme.write_text(new)
+        for result in found:
+            subtitle = f"Forward and backward, log scales, shorter is better. {result.machine}, {result.versions}"
+            draw(result.rows, PLOT_TITLE, subtitle, result.path.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,5 @@
+"""`python -m capsroute`."""
+
+from .cli import app
+
+app()

@@ -1,0 +1,112 @@
+"""Every implementation against the float64 reference: outputs and all gradients, by name."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from capsroute.routing import IMPLS
+from capsroute.routing.api import pick
+from capsroute.routing.blocked import route as route_blocked
+from capsroute.testing import SHAPES, Shape, distance, make_inputs, over_budget, run
+
+FAST = [impl for impl in IMPLS if impl != "reference"]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+ODD = {
+    f"{'fixed' if fixed_inp else 'any'} inputs, {'fixed' if fixed_out else 'any'} outputs": Shape(
+        3, 63, 13, 3, 5, 2, fixed_inp, fixed_out
+    )
+    for fixed_inp, fixed_out in product((True, False), repeat=2)
+}
+ODD |= {
+    "one input": Shape(2, 1, 5, 2, 3, 4),
+    "one output": Shape(2, 17, 1, 2, 3, 4),
+    "one of everything": Shape(1, 1, 1, 1, 1, 1, fixed_inp=True),
+    "no batch": Shape(1, 31, 7, 4, 4, 4),
+}
+
+
+def samples(shape: Shape) -> list[dict[str, torch.Tensor]]:
+    """Inputs to measure errors over, more of small shapes, where they vary more."""
+    return [make_inputs(shape, seed) for seed in range(12 if shape.votes < 2**16 else 2)]
+
+
+def can_run(impl: str, shape: Shape, agreement: str) -> bool:
+    return not IMPLS[impl].reasons_against(shape.case(agreement))
+
+
+def fits(impl: str, name: str) -> bool:
+    """Moments of the vectors of 64 need gigabytes: the shapes that `auto` never gives them."""
+    return impl != "moments" or pick(SHAPES[name].case()) == "moments"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
+@pytest.mark.parametrize(("impl", "name"), [(i, n) for i, n in product(FAST, SHAPES) if fits(i, n)])
+def test_named_shapes(impl: str, name: str, agreement: str, dtype: torch.dtype) -> None:
+    shape = SHAPES[name].at_most(2**21)
+    if not can_run(impl, shape, agreement):
+        pytest.skip("; ".join(IMPLS[impl].reasons_against(shape.case(agreement))))
+    assert over_budget(samples(shape), impl, dtype, agreement=agreement) == {}
+
+
+@pytest.mark.parametrize(
+    ("n_iters", "dtype"), [*((n, torch.float32) for n in (1, 2, 5)), *((3, dtype) for dtype in DTYPES)], ids=str
+)
+@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
+@pytest.mark.parametrize(("impl", "name"), [(i, n) for i, n in product(FAST, ODD) if can_run(i, ODD[n], "gaussian")])
+def test_odd_shapes_and_iterations(impl: str, name: str, agreement: str, n_iters: int, dtype: torch.dtype) -> None:
+    assert over_budget(samples(ODD[name]), impl, dtype, agreement=agreement, n_iters=n_iters) == {}
+
+
+@pytest.mark.parametrize("impl", FAST)
+def test_without_batch_axes_and_with_many(impl: str) -> None:
+    inputs = {name: t.detach() for name, t in make_inputs(Shape(12, 31, 7, 4, 4, 4)).items()}
+    whole = run(inputs, impl)
+    many = run(inputs | {k: inputs[k].unflatten(0, (2, 1, 6)) for k in ("a_inp", "mu_inp")}, impl)
+    for name in ("a", "mu", "sig2", "da_inp", "dmu_inp"):
+        torch.testing.assert_close(many[name].flatten(0, 2), whole[name], rtol=0, atol=0)
+    single = run(inputs | {k: inputs[k][0] for k in ("a_inp", "mu_inp")}, impl)
+    assert single["a"].shape == (7,)
+    assert single["dmu_inp"].shape == (31, 4, 4)
+
+
+@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
+@pytest.mark.parametrize("name", [name for name in ODD if "puts" in name])
+@pytest.mark.parametrize("block_votes", [1, 100, 1000])
+def test_blocked_gives_the_same_however_it_is_cut(name: str, agreement: str, block_votes: int, monkeypatch) -> None:
+    """From single inputs to parts of a sample to several samples at once; in float64, for blocks are never so small."""
+    monkeypatch.setattr(
+        "capsroute.routing.api.IMPLS",
+        IMPLS | {"blocked": IMPLS["blocked"]._replace(route=lambda *a: route_blocked(*a, block_votes=block_votes))},
+    )
+    assert over_budget(samples(ODD[name])[:3], "blocked", torch.float64, agreement=agreement) == {}
+
+
+def test_the_budget_catches_an_error_in_the_sixth_digit(monkeypatch) -> None:
+    def wrong(*args: object):
+        out = IMPLS["reference"].route(*args)
+        return out._replace(mu=out.mu * (1 + 1e-5))
+
+    monkeypatch.setattr("capsroute.routing.api.IMPLS", IMPLS | {"wrong": IMPLS["reference"]._replace(route=wrong)})
+    assert "mu" in over_budget(samples(Shape(2, 31, 7, 4, 4, 4)), "wrong")
+
+
+@pytest.mark.parametrize("impl", FAST)
+def test_tight_clusters_far_apart(impl: str) -> None:
+    """Where expanded squares cancel worst: groups a hundred apart, each spread over a hundredth."""
+    clustered = samples(Shape(2, 60, 5, 2, 4, 3))
+    for inputs in clustered:
+        centres = 100 * torch.randn(3, 2, 4).repeat_interleave(20, 0)
+        inputs["mu_inp"] = centres + 0.01 * inputs["mu_inp"].detach()
+    assert over_budget(clustered, impl) == {}
+
+
+@pytest.mark.parametrize("impl", FAST)
+def test_mixed_dtypes_give_the_widest(impl: str) -> None:
+    inputs = make_inputs(Shape(2, 31, 7, 4, 4, 4))
+    inputs = {name: t.detach().bfloat16() if name == "mu_inp" else t.detach() for name, t in inputs.items()}
+    found, expected = run(inputs, impl), run(inputs, "reference")
+    assert found["mu"].dtype == torch.float32
+    assert found["dmu_inp"].dtype == torch.bfloat16
+    assert distance(found["mu"], expected["mu"]) < 1e-5
