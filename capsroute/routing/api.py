@@ -106,10 +106,10 @@ def trace(
 
 
 def _widen(tensors: tuple[Tensor, ...]) -> Iterator[Tensor]:
-    """To the loop's precision, in the shapes that implementations expect, capsules within what squares of them bear."""
+    """To the loop's precision, in the shapes that implementations expect, capsules within what the squares of their variances bear."""
     dtype = torch.promote_types(_common_dtype(tensors), torch.float32)
     a_inp, mu_inp, W, B, beta_use, beta_ign = (t.to(dtype) for t in tensors)
-    largest = torch.finfo(dtype).max ** (1 / 3)
+    largest = torch.finfo(dtype).max ** (1 / 4)
     n_out = max(p.shape[1] for p in (W, B, beta_use, beta_ign))
     n_beta = max(beta_use.shape[0], beta_ign.shape[0])
     yield from (a_inp, mu_inp.clamp(-largest, largest), W, B.expand(-1, n_out, -1, -1))

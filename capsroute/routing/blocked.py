@@ -397,6 +397,11 @@ class RouteBackward(Function):
 
     @staticmethod
     def forward(plan: Plan, da: Tensor, dmu: Tensor, dsig2: Tensor, *saved: Tensor) -> Tensors:  # pyright: ignore
+        with torch.autocast(da.device.type, enabled=False):
+            return RouteBackward.run(plan, da, dmu, dsig2, *saved)
+
+    @staticmethod
+    def run(plan: Plan, da: Tensor, dmu: Tensor, dsig2: Tensor, *saved: Tensor) -> Tensors:
         a_inp, x, *params = saved[:6]
         layer, f = Params(*params), torch.sigmoid(a_inp).unsqueeze(1)
         models = [Model(*m) for m in zip(*saved[6:12], strict=True)]
@@ -449,6 +454,7 @@ def route(
     default = CPU_VOTES if mu_inp.device.type == "cpu" else GPU_VOTES
     plan = Plan(n_iters, agreement, eps, block_votes or default)
     batch = a_inp.shape[:-1]
-    a_inp, mu_inp = a_inp.reshape(-1, a_inp.shape[-1]), mu_inp.reshape(-1, *mu_inp.shape[-3:])
+    n_samples = math.prod(batch)
+    a_inp, mu_inp = a_inp.reshape(n_samples, *a_inp.shape[-1:]), mu_inp.reshape(n_samples, *mu_inp.shape[-3:])
     outs = Route.apply(plan, a_inp, mu_inp, W, B, beta_use, beta_ign)
     return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in outs[:3]))

@@ -1,0 +1,50 @@
+"""Gradients against finite differences in float64, for every implementation, agreement and size case."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from capsroute.routing import IMPLS, route
+from capsroute.routing.blocked import route as route_blocked
+from capsroute.testing import Shape, make_inputs
+
+SHAPES = {
+    f"{'fixed' if i else 'any'} inputs, {'fixed' if j else 'any'} outputs": Shape(2, 5, 3, 2, 3, 2, i, j)
+    for i, j in product((True, False), repeat=2)
+}
+
+
+@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("impl", IMPLS)
+def test_gradients(impl: str, name: str, agreement: str) -> None:
+    shape = SHAPES[name]
+    if reasons := IMPLS[impl].reasons_against(shape.case(agreement)):
+        pytest.skip("; ".join(reasons))
+    inputs = make_inputs(shape, dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda *args: tuple(route(*args, impl=impl, agreement=agreement, eps=1e-2)), list(inputs.values())
+    )
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradients_over_several_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = IMPLS["blocked"]._replace(route=lambda *args: route_blocked(*args, block_votes=24))
+    monkeypatch.setattr("capsroute.routing.api.IMPLS", IMPLS | {"blocked": small})
+    inputs = make_inputs(SHAPES[name], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda *args: tuple(route(*args, impl="blocked", eps=1e-2)), list(inputs.values()))
+
+
+@pytest.mark.parametrize("impl", ["reference", "moments"])
+def test_second_derivatives(impl: str) -> None:
+    inputs = make_inputs(Shape(1, 4, 2, 1, 2, 2), dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(lambda *args: tuple(route(*args, impl=impl, eps=1e-1)), list(inputs.values()))
+
+
+def test_blocked_refuses_second_derivatives() -> None:
+    inputs = make_inputs(Shape(1, 4, 2, 1, 2, 2))
+    out = route(**inputs, impl="blocked")
+    (first,) = torch.autograd.grad(out.mu.sum(), inputs["mu_inp"], create_graph=True)
+    with pytest.raises(NotImplementedError, match="moments"):
+        first.sum().backward()

@@ -1,0 +1,137 @@
+"""No NaN, no infinity, no variance below eps: for any finite float32 input."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsroute import Routing, route
+from capsroute.routing import IMPLS
+from capsroute.testing import Shape, make_inputs, run
+
+SHARED = Shape(2, 50, 6, 2, 4, 3)
+FIXED = Shape(2, 50, 6, 2, 4, 3, fixed_inp=True)
+CASES = [(impl, shape) for impl in IMPLS for shape in (SHARED, FIXED) if not IMPLS[impl].reasons_against(shape.case())]
+each_case = pytest.mark.parametrize(("impl", "shape"), CASES, ids=lambda x: x if isinstance(x, str) else f"{x.fixed_inp=}")
+SCALES = [1e-4, 1e-2, 1.0, 1e2, 1e4]
+OFFSETS = [1.0, 1e2, 1e3]
+EXTREMES = [1e-38, 1e8, 1e15, 1e20, 1e30, 3e38]
+
+
+def inputs_of(shape: Shape) -> dict[str, Tensor]:
+    return {name: t.detach() for name, t in make_inputs(shape).items()}
+
+
+def assert_sound(inputs: dict[str, Tensor], impl: str, **settings: object) -> dict[str, Tensor]:
+    found = run(inputs, impl, **settings)  # pyright: ignore[reportArgumentType]
+    for name, t in found.items():
+        assert t.isfinite().all(), name
+    assert (found["sig2"] >= settings.get("eps", 1e-5)).all()
+    return found
+
+
+@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
+@pytest.mark.parametrize("n_iters", [3, 5])
+@pytest.mark.parametrize("scale", SCALES)
+@each_case
+def test_scales(impl: str, shape: Shape, scale: float, n_iters: int, agreement: str) -> None:
+    inputs = inputs_of(shape)
+    inputs["mu_inp"] *= scale
+    assert_sound(inputs, impl, n_iters=n_iters, agreement=agreement)
+
+
+@pytest.mark.parametrize("n_iters", [3, 5])
+@pytest.mark.parametrize("offset", OFFSETS)
+@each_case
+def test_far_from_zero_and_close_together(impl: str, shape: Shape, offset: float, n_iters: int) -> None:
+    inputs = inputs_of(shape)
+    inputs["mu_inp"] = offset + 1e-2 * inputs["mu_inp"]
+    assert_sound(inputs, impl, n_iters=n_iters)
+
+
+@pytest.mark.parametrize("scale", EXTREMES)
+@each_case
+def test_to_the_ends_of_float32(impl: str, shape: Shape, scale: float) -> None:
+    inputs = inputs_of(shape)
+    inputs["mu_inp"] = (inputs["mu_inp"].double() * scale).clamp(-3.4e38, 3.4e38).float()
+    assert_sound(inputs, impl)
+
+
+@pytest.mark.parametrize("scale", [1e2, 1e10, 3e38])
+@each_case
+def test_scores_to_the_ends_of_float32(impl: str, shape: Shape, scale: float) -> None:
+    inputs = inputs_of(shape)
+    inputs["a_inp"] = (inputs["a_inp"].double() * scale).clamp(-3.4e38, 3.4e38).float()
+    assert_sound(inputs, impl)
+
+
+@pytest.mark.parametrize("n_iters", [3, 5])
+@each_case
+def test_duplicated_inputs(impl: str, shape: Shape, n_iters: int) -> None:
+    inputs = inputs_of(shape)
+    inputs["mu_inp"] = inputs["mu_inp"][:, :1].expand_as(inputs["mu_inp"]).clone()
+    assert_sound(inputs, impl, n_iters=n_iters)
+
+
+@pytest.mark.parametrize("n_iters", [1, 3, 5])
+@pytest.mark.parametrize(("n_inp", "n_out"), [(1, 6), (1, 1), (50, 1)])
+@each_case
+def test_one_input_or_one_output(impl: str, shape: Shape, n_inp: int, n_out: int, n_iters: int) -> None:
+    assert_sound(inputs_of(Shape(2, n_inp, n_out, 2, 4, 3, shape.fixed_inp)), impl, n_iters=n_iters)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_no_input_at_all(impl: str) -> None:
+    found = assert_sound(inputs_of(Shape(2, 0, 6, 2, 4, 3)), impl)
+    assert (found["a"] == 0).all()
+    assert (found["mu"] == 0).all()
+    assert (found["sig2"] == torch.tensor(1e-5)).all()
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_no_sample_at_all(impl: str) -> None:
+    found = assert_sound(inputs_of(Shape(0, 9, 6, 2, 4, 3)), impl)
+    assert found["a"].shape == (0, 6)
+    assert found["mu"].shape == found["sig2"].shape == (0, 6, 2, 3)
+
+
+@each_case
+def test_everything_masked(impl: str, shape: Shape) -> None:
+    layer = Routing(2, 4, 3, n_inp=50 if shape.fixed_inp else None, n_out=6, impl=impl)
+    mu_inp = torch.randn(2, 50, 2, 4, requires_grad=True)
+    out = layer(torch.zeros(2, 50), mu_inp, mask=torch.zeros(2, 50, dtype=torch.bool))
+    assert (out.a == 0).all()
+    assert (out.mu == 0).all()
+    assert (out.sig2 == torch.tensor(1e-5)).all()
+    sum(t.sum() for t in out).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in (*layer.parameters(), mu_inp))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_what_a_mask_hides_does_not_matter(impl: str) -> None:
+    layer = Routing(2, 4, 3, n_out=6, impl=impl)
+    a_inp, mu_inp, mask = torch.randn(2, 9), torch.randn(2, 9, 2, 4), torch.rand(2, 9) > 0.4
+    plain = layer(a_inp, mu_inp, mask=mask)
+    mu_inp[~mask], a_inp[~mask] = torch.nan, torch.nan
+    hidden = layer(a_inp, mu_inp, mask=mask)
+    assert all(torch.equal(one, two) for one, two in zip(plain, hidden, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@each_case
+def test_under_autocast_the_loop_runs_in_float32(impl: str, shape: Shape, dtype: torch.dtype) -> None:
+    inputs = {name: t.requires_grad_() for name, t in inputs_of(shape).items()}
+    plain = route(**inputs, impl=impl)
+    with torch.autocast("cpu", dtype):
+        cast = route(**inputs, impl=impl)
+    assert all(torch.equal(one, two) for one, two in zip(plain, cast, strict=True))
+    one, two = (torch.autograd.grad(out.mu.sum(), inputs["W"]) for out in (plain, cast))
+    assert torch.equal(*one, *two)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_half_precision_saturates(impl: str) -> None:
+    inputs = inputs_of(SHARED)
+    inputs["mu_inp"] *= 1e4
+    found = run(inputs, impl, dtype=torch.float16)
+    assert found["sig2"].dtype == torch.float16
+    assert all(found[name].isfinite().all() for name in ("a", "mu", "sig2"))
