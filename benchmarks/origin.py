@@ -14,8 +14,7 @@ import psutil
 import torch
 
 import capsroute
-
-ROOT = Path(__file__).resolve().parents[1]
+from records import ROOT
 
 
 def origin(device: str, seed: int, commit: str | None) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The picture of a benchmark: time relative to the reference and peak memory, as bars on log scales."""
 
+import math
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -13,9 +15,15 @@ from records import Row
 from words import compared, size
 
 MODE = "forward+backward"
-AUTO_COLOUR = "#009e73"
-COLOURS = ("#a6a6a6", "#56b4e9", "#0072b2", "#e69f00", "#cc79a7", "#d55e00")
+COLOURS = {
+    "reference": "#a6a6a6",
+    "compiled": "#56b4e9",
+    "moments": "#0072b2",
+    "blocked": "#e69f00",
+    "auto": "#009e73",
+}
 """Okabe and Ito's colours, which colour-blind people tell apart."""
+SPARE_COLOURS = ("#cc79a7", "#d55e00", "#f0e442")
 INK, FAINT = "#24292f", "#848d97"
 GAP = 0.8
 """Space between shapes, in bars."""
@@ -54,9 +62,8 @@ def places(rows: list[Row]) -> Places:
 
 
 def colours_of(rows: list[Row]) -> dict[str, str]:
-    rivals = dict.fromkeys(row.rival for row in rows)
-    others = (rival for rival in rivals if rival != "auto")
-    return dict(zip(others, COLOURS, strict=False)) | ({"auto": AUTO_COLOUR} if "auto" in rivals else {})
+    spare = cycle(SPARE_COLOURS)
+    return {rival: COLOURS.get(rival) or next(spare) for rival in dict.fromkeys(row.rival for row in rows)}
 
 
 def relative_time(row: Row) -> float | None:
@@ -81,7 +88,7 @@ def panel(
     """One bar per row, its label at its end, for which a share of the width is room; what has no number says why."""
     values = {(row.shape, row.rival): value(row) for row in rows}
     numbers = [number for number in values.values() if number]
-    low = 10 ** _floor_decade(min(numbers, default=1))
+    low = 10.0 ** math.floor(math.log10(min(numbers, default=1) / 2))  # the shortest bar stays visible
     high = low * (max(numbers, default=10) / low) ** (1 / (1 - room))
     colours = colours_of(rows)
     for row in rows:
@@ -103,16 +110,11 @@ def panel(
     style(axes, low, high)
 
 
-def _floor_decade(number: float) -> int:
-    """The exponent of the power of ten below."""
-    return len(str(int(number))) - 1 if number >= 1 else -len(str(int(1 / number)))
-
-
 def style(axes: Axes, low: float, high: float) -> None:
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(LogLocator(10))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"1/{round(1 / x):,}" if x < 1 else f"{x:,.0f}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="x", which="both", length=0, labelsize=8, labelcolor=FAINT)
     axes.tick_params(axis="y", length=0)

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 LEAST_MIB = 1.0
 """A smaller peak is within what the system's count of pages misses, so it makes no ratio."""
 DECIMALS = 3

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from plot import draw
-from records import Row, read_rows
+from records import RESULTS, ROOT, Row, read_rows
 from words import compared, short, size
 
-ROOT = Path(__file__).resolve().parents[1]
 HEADLINE_SHAPES = ("smallnorb_1", "sst_1")
 HEADLINE_MODE = "forward+backward"
 PLOT_TITLE = "Routing by agreement: each implementation against the reference"
@@ -34,7 +33,8 @@ class Result:
     @property
     def machine(self) -> str:
         made = self.origin["machine"]
-        return made["gpu"] if self.on_gpu else f"{made['cores']} cores of {made['cpu']}"
+        cores = "1 core" if made["cores"] == 1 else f"{made['cores']} cores"
+        return made["gpu"] if self.on_gpu else f"{cores} of {made['cpu']}"
 
     @property
     def versions(self) -> str:
@@ -138,8 +138,8 @@ def _relative(path: Path, base: Path) -> str:
 
 
 def main(
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = ROOT / "benchmarks" / "results",
-    readme: Annotated[Path, typer.Option(help="File to write into.")] = ROOT / "README.md",
+    results: Annotated[Path, typer.Option(help="Folder to read.", show_default="benchmarks/results")] = RESULTS,
+    readme: Annotated[Path, typer.Option(help="File to write into.", show_default="README.md")] = ROOT / "README.md",
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if the file is out of date.")] = False,
 ) -> None:
     """Bring README.md and the pictures up to date with the results."""

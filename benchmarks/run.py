@@ -6,19 +6,20 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from capsroute.testing import SHAPES, make_inputs, over_budget
 from memory import cpu_peak, cuda_peak
-from origin import ROOT, Others, origin
-from records import Row, with_ratios, write_rows
+from origin import Others, origin
+from records import RESULTS, Row, with_ratios, write_rows
 from rivals import MODES, RIVALS, SEED, impl_of, make_call, output_weights, reason_to_skip
 
 CPU_SHAPES = tuple(name for name in SHAPES if name != "wide_out")
@@ -55,7 +56,7 @@ def warm_up(calls: Calls) -> dict[tuple[str, str], str]:
         except RuntimeError as error:
             # a message may hold paths, so the kind of error has to do
             failed[key] = "out of memory" if isinstance(error, torch.OutOfMemoryError) else type(error).__name__
-            console.print(f"[yellow]{' '.join(key)} failed:[/] {error}")
+            console.print(f"[yellow]{' '.join(key)} failed:[/] {escape(str(error))}")
     return failed
 
 
@@ -104,16 +105,19 @@ def measure(
     return with_ratios(rows), others_busy
 
 
+def save(rows: list[Row], about: dict[str, Any], path: Path) -> None:
+    """Write what is measured so far, so that a run cut short leaves whole shapes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_rows(rows, path.with_suffix(".csv"))
+    path.with_suffix(".json").write_text(json.dumps(about, indent=2) + "\n")
+
+
 def show(rows: list[Row]) -> None:
-    """Print the rows, times and memory as ratios to the reference's."""
-    table = Table(box=None)
-    for column in ("shape", "mode", "rival", "speedup", "memory", "p50 ms", "peak MiB"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("picked or skipped")
+    """Print how the rows compare with the reference; the file holds the rest."""
+    table = Table("shape", "mode", "rival", "speedup", "memory ratio", "picked", box=None)
     for row in rows:
-        numbers = (row.speedup, row.memory_ratio, row.p50_ms, row.peak_mib)
-        texts = ("" if number is None else f"{number:.2f}" for number in numbers)
-        table.add_row(row.shape, row.mode, row.rival, *texts, row.skipped or row.picked)
+        ratios = ("" if ratio is None else f"{ratio:.2f}" for ratio in (row.speedup, row.memory_ratio))
+        table.add_row(row.shape, row.mode, row.rival, *ratios, "skipped" if row.skipped else row.picked)
     console.print(table)
 
 
@@ -131,7 +135,7 @@ def main(
     impls: Annotated[str | None, typer.Option(help=f"Rivals, with commas, of {', '.join(RIVALS)}.")] = None,
     device: Literal["cpu", "cuda"] = "cpu",
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each rival in each mode.")] = 20,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = ROOT / "benchmarks" / "results",
+    out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results")] = RESULTS,
     commit: Annotated[str | None, typer.Option(help="Commit to record where git cannot tell.")] = None,
 ) -> None:
     """Time the rivals on each shape, forward and backward, and write DEVICE.csv and DEVICE.json."""
@@ -149,14 +153,13 @@ def main(
             progress.update(task, description=name)
             torch.compiler.reset()  # or the sizes of an earlier shape count against its limit of recompilations
             gc.collect()
+            torch.cuda.empty_cache()  # what PyTorch keeps for later does not count as free
             found, others_busy = measure(name, rivals, device, repeats, lambda: progress.advance(task))
             rows += found
             about["others_busy"][name] = round(others_busy, 3)
             if others_busy > QUIET:
                 console.print(f"[yellow]{name}: other programs took {others_busy:.0%} of the cores: do not compare[/]")
-            out.mkdir(parents=True, exist_ok=True)
-            write_rows(rows, out / f"{device}.csv")
-            (out / f"{device}.json").write_text(json.dumps(about, indent=2) + "\n")
+            save(rows, about, out / device)
     show(rows)
 
 

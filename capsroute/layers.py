@@ -119,8 +119,9 @@ class Routing(nn.Module):
                 f"mu_inp: expected [..., n_inp, d_cov, d_inp] ending in {expected}, got shape {list(mu_inp.shape)}"
             )
         if mask is not None:
-            if mask.dtype != torch.bool:
-                raise TypeError(f"mask: expected a tensor of bool, got {mask.dtype}")
+            if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+                came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+                raise TypeError(f"mask: expected a tensor of bool, got {came}")
             if mask.shape != a_inp.shape:
                 raise ValueError(f"mask: expected {list(a_inp.shape)}, as a_inp, got shape {list(mask.shape)}")
             a_inp = a_inp.masked_fill(~mask, -torch.inf)
@@ -130,15 +131,17 @@ class Routing(nn.Module):
     def _biases(self, n_inp: int, n_out: int | None) -> Tensor:
         if self.n_out is not None:
             if n_out is not None:
-                raise ValueError(f"n_out: expected none at the call, for the layer fixes it at {self.n_out}, got {n_out}")
+                raise ValueError(f"n_out: expected none at the call, the layer fixes it at {self.n_out}, got {n_out}")
             return self.B
+        if not isinstance(n_out, int | torch.SymInt | None) or isinstance(n_out, bool):
+            raise TypeError(f"n_out: expected an integer, got {type(n_out).__name__}")
         n_out = n_inp if n_out is None else n_out
         if n_out < 1:
             raise ValueError(f"n_out: expected at least 1, by default the number of inputs, got {n_out}")
         steps = torch.linspace(-1, 1, n_out, dtype=self.B.dtype, device=self.B.device)  # [j]
         return self.B + self.B_brk * steps[:, None, None]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Accept the author's files, which also hold the number one."""
         state_dict.pop(f"{prefix}CONST_one", None)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import blocked, moments, reference
-from .agreement import AGREEMENTS, Agreement, Quadratic
+from .agreement import AGREEMENTS, Agreement
 from .capsules import Capsules, Step
 from .case import Case
 
@@ -171,9 +171,9 @@ def _check(
     if n_out < 1:
         raise ValueError(f"W: expected n_out of at least 1 on axis j, got shape {list(W.shape)}")
     for name, p in zip(("W", "B", "beta_use", "beta_ign"), params, strict=True):
-        if p.shape[0] not in (1, n_inp):
+        if p.shape[0] != 1 and p.shape[0] != n_inp:
             raise ValueError(f"{name}: expected n_inp of 1 or {n_inp}, as in mu_inp, got shape {list(p.shape)}")
-        if p.shape[1] not in (1, n_out):
+        if p.shape[1] != 1 and p.shape[1] != n_out:
             raise ValueError(f"{name}: expected n_out of 1 or {n_out}, as in the other parameters, got {list(p.shape)}")
     if W.shape[2] != d_inp:
         raise ValueError(f"W: expected d_inp of {d_inp}, as in mu_inp, got shape {list(W.shape)}")

@@ -58,7 +58,7 @@ class Params(NamedTuple):
     def add_betas_(self, *products: Tensor) -> None:
         """Add gradients of the betas, from their products with D_use `[b, j, i|1]`."""
         for beta, product in zip(self[2:], products, strict=True):
-            beta += product.sum(0, dtype=torch.float64).mT.sum_to_size(beta.shape)
+            beta += product.sum(0, dtype=beta.dtype).mT.sum_to_size(beta.shape)
 
 
 class Model(NamedTuple):
@@ -119,11 +119,16 @@ class Last(NamedTuple):
     log: Tensor  # log f(a) plus the agreement's log-scales, [b, j, 1]
 
 
+def finer(t: Tensor) -> Tensor:
+    """To float64, where the device has it: for the few numbers whose rounding would shift all inputs alike."""
+    return t if t.device.type == "mps" else t.double()
+
+
 def look_back(model: Model, plan: Plan, d_cov: int) -> Last:
-    p, g = plan.agreement.weights(model.sig2.unflatten(-1, (d_cov, -1)))
-    log = F.logsigmoid(model.a) + g
+    p, g = plan.agreement.weights(finer(model.sig2).unflatten(-1, (d_cov, -1)))
+    log = F.logsigmoid(finer(model.a)) + g
     log = log - log.detach().amax(1, keepdim=True)  # softmax does not see it, rounding does
-    return Last(model.mu, p.flatten(-2), log.unsqueeze(-1))
+    return Last(model.mu, p.flatten(-2).to(model.mu), log.unsqueeze(-1).to(model.mu))
 
 
 def look_back_backward(dlast: Last, model: Model, plan: Plan, d_cov: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,7 +199,7 @@ def along_i(D: Tensor, V: Tensor) -> Tensor:
 
 def gather(D: Tensor, params: Params) -> Tensor:
     """`[b, j, i]`, summed to `[b, j, 1]` where the betas are shared by all inputs."""
-    return D.sum(-1, keepdim=True) if params.beta_use.shape[0] == 1 else D
+    return finer(D.sum(-1, keepdim=True)) if params.beta_use.shape[0] == 1 else D
 
 
 def measure(V: Tensor, mu: Tensor, distance: Tensor, square: Tensor) -> None:
@@ -220,7 +225,7 @@ def gain(V: Tensor, f: Tensor, D_use: Tensor, params: Params, eps: float, scratc
     D, D_V = D_use.sum(-1, keepdim=True), along_i(D_use, V)
     E = torch.sub(V, (D_V / (D + eps)).unsqueeze(-1), out=scratch)
     D_E, n_out = along_i(D_use, E), V.shape[1]
-    return Sums(a.expand(-1, n_out), D.expand(-1, n_out, 1), D_V, D_E, along_i(D_use, E.square_()))
+    return Sums(a.to(V).expand(-1, n_out), D.expand(-1, n_out, 1), D_V, D_E, along_i(D_use, E.square_()))
 
 
 def forward(f: Tensor, x: Tensor, params: Params, parts: list[slice], plan: Plan, buffers: Buffers) -> list[Model]:
@@ -352,6 +357,7 @@ Tensors = tuple[Tensor, ...]
 def one_by_one(function: type[Function], info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
     """Rule of `torch.func.vmap` for both functions below: their loops see one sample of the mapped axis at a time."""
     size = info.batch_size
+    in_dims = tuple(dim if isinstance(a, Tensor) else None for a, dim in zip(args, in_dims, strict=True))
     moved = [a if dim is None else a.movedim(dim, 0) for a, dim in zip(args, in_dims, strict=True)]
     outs = [
         function.apply(*(a if dim is None else a[k] for a, dim in zip(moved, in_dims, strict=True)))
@@ -411,7 +417,7 @@ class RouteBackward(Function):
         buffers = Buffers(x, **dict(zip(names, saved[12:], strict=True)) if kept else {})
         douts = da, dmu.flatten(-2), dsig2.flatten(-2)
         dW, dB, *dbetas = map(torch.zeros_like, params)
-        dparams = Params(dW, dB, *(dbeta.double() for dbeta in dbetas))  # sums of few, large numbers
+        dparams = Params(dW, dB, *map(finer, dbetas))
         runs = [
             backward(
                 *(f[chunk], x[chunk], layer, parts, plan, buffers),

@@ -1,0 +1,52 @@
+"""The extension point: what a new model of agreement must supply, shown by two of them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsroute import Routing, route
+from capsroute.routing import IMPLS, Agreement, Quadratic
+from capsroute.testing import Shape, make_inputs, over_budget
+
+
+class Isotropic(Quadratic):
+    """A Gaussian with one variance for all components: `weights` is all it takes."""
+
+    def weights(self, sig2: Tensor) -> tuple[Tensor, Tensor]:
+        one = sig2.mean((-2, -1), keepdim=True)
+        size = sig2.shape[-2] * sig2.shape[-1]
+        return (0.5 / one).expand_as(sig2), -0.5 * size * one[..., 0, 0].log()
+
+
+class Laplace(Agreement):
+    """Absolute distances, no quadratic: `log_p` is all it takes, and the reference routes with it."""
+
+    def log_p(self, V: Tensor, mu: Tensor, sig2: Tensor) -> Tensor:
+        scale = (sig2 / 2).sqrt().unsqueeze(-4)
+        return -((V - mu.unsqueeze(-4)).abs() / scale + scale.log()).sum((-2, -1))
+
+
+@pytest.mark.parametrize("shape", [Shape(2, 40, 7, 2, 3, 4), Shape(2, 40, 7, 2, 3, 4, fixed_inp=True)], ids=str)
+@pytest.mark.parametrize("impl", ["moments", "blocked"])
+def test_a_quadratic_one_runs_on_every_implementation(impl: str, shape: Shape) -> None:
+    if impl == "moments" and shape.fixed_inp:
+        pytest.skip("parameters differ between inputs")
+    samples = [make_inputs(shape, seed) for seed in range(12)]
+    assert over_budget(samples, impl, agreement=Isotropic()) == {}
+
+
+def test_any_other_runs_on_the_reference() -> None:
+    inputs = make_inputs(Shape(2, 40, 7, 2, 3, 4))
+    out = route(**inputs, agreement=Laplace())
+    expected = route(**inputs, agreement=Laplace(), impl="reference")
+    assert torch.equal(out.mu, expected.mu)
+    assert not torch.allclose(out.mu, route(**inputs).mu)
+    for impl in set(IMPLS) - {"reference"}:
+        with pytest.raises(ValueError, match=f"impl='{impl}' cannot run this case: .*'laplace' is not quadratic"):
+            route(**inputs, agreement=Laplace(), impl=impl)
+
+
+def test_a_layer_takes_one_by_instance() -> None:
+    layer = Routing(2, 3, 4, n_out=7, agreement=Isotropic())
+    assert "agreement='isotropic'" in repr(layer)
+    assert layer(torch.zeros(5), torch.randn(5, 2, 3)).mu.isfinite().all()

@@ -1,0 +1,112 @@
+"""Bad input gets an error that names the argument, what was expected and what came."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsroute import Routing, route
+from capsroute.testing import Shape, make_inputs
+
+SHAPE = Shape(2, 9, 5, 3, 4, 2, fixed_inp=True)
+
+
+def changed(**changes: Callable[[Tensor], Any] | Any) -> dict[str, Any]:
+    """Good arguments of `route` but for some changes: functions of the good tensor, or other settings."""
+    good = {name: t.detach() for name, t in make_inputs(SHAPE).items()}
+    return good | {name: change(good[name]) if callable(change) else change for name, change in changes.items()}
+
+
+BAD = {
+    "a_inp is no tensor": (changed(a_inp=lambda t: t.tolist()), TypeError, "a_inp: expected a tensor, got list"),
+    "mu_inp is of integers": (changed(mu_inp=lambda t: t.long()), TypeError, "mu_inp: expected a floating.*int64"),
+    "W is of integers": (changed(W=lambda t: t.int()), TypeError, "W: expected a floating.*int32"),
+    "a_inp has no axis": (changed(a_inp=lambda t: t[0, 0]), ValueError, r"a_inp: expected \[..., i\], got shape \[\]"),
+    "mu_inp of rank 2": (changed(mu_inp=lambda t: t[0, 0]), ValueError, r"mu_inp: expected .* got shape \[3, 4\]"),
+    "W of rank 3": (changed(W=lambda t: t[0]), ValueError, r"W: expected \[i, j, d, h\], got shape \[5, 4, 2\]"),
+    "B of rank 3": (changed(B=lambda t: t[0]), ValueError, r"B: expected \[i, j, c, h\], got shape \[5, 3, 2\]"),
+    "beta of rank 1": (changed(beta_use=lambda t: t[0]), ValueError, r"beta_use: expected \[i, j\], got shape \[5\]"),
+    "other batch axes": (changed(a_inp=lambda t: t[:1]), ValueError, r"a_inp: expected \[2, 9\].*got shape \[1, 9\]"),
+    "other n_inp in a_inp": (changed(a_inp=lambda t: t[:, :8]), ValueError, r"a_inp: .*got shape \[2, 8\]"),
+    "other n_inp in W": (changed(W=lambda t: t[:7]), ValueError, r"W: expected n_inp of 1 or 9.*\[7, 5, 4, 2\]"),
+    "other n_inp in B": (changed(B=lambda t: t[:7]), ValueError, r"B: expected n_inp of 1 or 9"),
+    "other n_out in B": (changed(B=lambda t: t[:, :4]), ValueError, r"B: expected n_out of 1 or 5"),
+    "other n_out in beta": (changed(beta_ign=lambda t: t[:, :4]), ValueError, r"beta_ign: expected n_out of 1 or 5"),
+    "other d_inp": (changed(W=lambda t: t[:, :, :3]), ValueError, r"W: expected d_inp of 4.*\[9, 5, 3, 2\]"),
+    "other d_cov": (changed(B=lambda t: t[:, :, :2]), ValueError, r"B: expected d_cov and d_out of \[3, 2\]"),
+    "other d_out": (changed(B=lambda t: t[..., :1]), ValueError, r"B: expected d_cov and d_out of \[3, 2\]"),
+    "no output": (
+        changed(**dict.fromkeys(("W", "B", "beta_use", "beta_ign"), lambda t: t[:, :0])),
+        ValueError,
+        "expected n_out of at least 1",
+    ),
+    "other device": (changed(W=lambda t: t.to("meta")), ValueError, "W: expected on cpu.*got on meta"),
+    "n_iters of zero": (changed(n_iters=0), ValueError, "n_iters: expected at least 1, got 0"),
+    "n_iters of 2.5": (changed(n_iters=2.5), TypeError, "n_iters: expected an integer, got float"),
+    "eps of zero": (changed(eps=0.0), ValueError, "eps: expected a number above 0, got 0.0"),
+    "eps below zero": (changed(eps=-1e-5), ValueError, "eps: expected a number above 0, got -1e-05"),
+    "eps of nan": (changed(eps=float("nan")), ValueError, "eps: expected a number above 0, got nan"),
+    "unknown agreement": (changed(agreement="cauchy"), ValueError, "agreement: expected .*gaussian.*got 'cauchy'"),
+    "agreement is a number": (changed(agreement=3), TypeError, "agreement: expected a name or an Agreement, got int"),
+    "unknown impl": (changed(impl="cuda"), ValueError, "impl: expected one of .*reference.*got 'cuda'"),
+    "impl that cannot": (changed(impl="moments"), ValueError, "impl='moments' cannot run.*parameters differ between"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_route(name: str) -> None:
+    arguments, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        route(**arguments)
+
+
+BAD_LAYERS = {
+    "d_cov of zero": ((0, 4, 2), {}, ValueError, "d_cov: expected at least 1, got 0"),
+    "n_out of zero": ((3, 4, 2), {"n_out": 0}, ValueError, "n_out: expected at least 1, got 0"),
+    "n_inp below zero": ((3, 4, 2), {"n_inp": -1}, ValueError, "n_inp: expected at least 1, got -1"),
+    "d_inp of 1.5": ((3, 1.5, 2), {}, TypeError, "d_inp: expected an integer, got float"),
+    "no d_out": ((3, 4, None), {}, TypeError, "d_out: expected an integer, got NoneType"),
+    "n_iters of zero": ((3, 4, 2), {"n_iters": 0}, ValueError, "n_iters: expected at least 1"),
+    "eps of zero": ((3, 4, 2), {"eps": 0}, ValueError, "eps: expected a number above 0"),
+    "unknown agreement": ((3, 4, 2), {"agreement": "x"}, ValueError, "agreement: expected .* got 'x'"),
+    "unknown impl": ((3, 4, 2), {"impl": "x"}, ValueError, "impl: expected one of .* got 'x'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LAYERS)
+def test_making_a_layer(name: str) -> None:
+    sizes, settings, error, message = BAD_LAYERS[name]
+    with pytest.raises(error, match=message):
+        Routing(*sizes, **settings)
+
+
+A, MU = torch.zeros(2, 9), torch.zeros(2, 9, 3, 4)
+FIXED, OPEN = {"n_inp": 9, "n_out": 5}, {}
+BAD_CALLS = {
+    "other n_inp": (FIXED, (A[:, 1:], MU[:, 1:]), {}, ValueError, r"mu_inp: .*ending in \[9, 3, 4\], got .*\[2, 8, 3, 4\]"),
+    "other d_cov": (FIXED, (A, MU[:, :, 1:]), {}, ValueError, r"mu_inp: .*ending in \[9, 3, 4\]"),
+    "other d_inp": (OPEN, (A, MU[..., 1:]), {}, ValueError, r"mu_inp: .*ending in \[9, 3, 4\]"),
+    "wrong rank": (FIXED, (A, MU[0, 0]), {}, ValueError, r"mu_inp: expected \[..., n_inp, d_cov, d_inp\], got"),
+    "a_inp is no tensor": (FIXED, (0.0, MU), {}, TypeError, "a_inp: expected a tensor, got float"),
+    "batch axes": (FIXED, (A[:1], MU), {}, ValueError, r"a_inp: expected \[2, 9\]"),
+    "integers": (FIXED, (A.int(), MU), {}, TypeError, "a_inp: expected a floating-point tensor, got torch.int32"),
+    "device": (FIXED, (A, MU.to("meta")), {}, ValueError, "a_inp: expected on meta"),
+    "n_out given twice": (FIXED, (A, MU), {"n_out": 5}, ValueError, "n_out: expected none at the call.*fixes it at 5"),
+    "n_out of zero": (OPEN, (A, MU), {"n_out": 0}, ValueError, "n_out: expected at least 1"),
+    "n_out of 2.5": (OPEN, (A, MU), {"n_out": 2.5}, TypeError, "n_out: expected an integer, got float"),
+    "n_out missing, no inputs": (OPEN, (A[:, :0], MU[:, :0]), {}, ValueError, "n_out: .*number of inputs, got 0"),
+    "mask of numbers": (FIXED, (A, MU), {"mask": A}, TypeError, "mask: expected a tensor of bool, got torch.float32"),
+    "mask of a list": (FIXED, (A, MU), {"mask": [True]}, TypeError, "mask: expected a tensor of bool, got list"),
+    "mask of another shape": (FIXED, (A, MU), {"mask": A[:1] > 0}, ValueError, r"mask: expected \[2, 9\].*\[1, 9\]"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_calling_a_layer(name: str) -> None:
+    sizes, arguments, settings, error, message = BAD_CALLS[name]
+    layer = Routing(3, 4, 2, **sizes)
+    for call in (layer, layer.trace):
+        with pytest.raises(error, match=message):
+            call(*arguments, **settings)

@@ -1,0 +1,127 @@
+"""The layer: parameters and their initial values, state dicts, copies, repr, trace."""
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from capsroute import Capsules, Routing, route
+from capsroute.routing import IMPLS
+
+SIZES = {
+    "fixed, fixed": ({"n_inp": 9, "n_out": 5}, {"W": (9, 5, 4, 2), "B": (9, 5, 3, 2), "beta_use": (9, 5)}),
+    "any, fixed": ({"n_out": 5}, {"W": (1, 5, 4, 2), "B": (1, 5, 3, 2), "beta_use": (1, 5)}),
+    "fixed, any": ({"n_inp": 9}, {"W": (9, 1, 4, 2), "B": (9, 1, 3, 2), "beta_use": (9, 1), "B_brk": (1, 3, 2)}),
+    "any, any": ({}, {"W": (1, 1, 4, 2), "B": (1, 1, 3, 2), "beta_use": (1, 1), "B_brk": (1, 3, 2)}),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_parameters_have_the_published_names_and_shapes(name: str) -> None:
+    sizes, expected = SIZES[name]
+    state = Routing(3, 4, 2, **sizes).state_dict()
+    assert {key: tuple(t.shape) for key, t in state.items()} == expected | {"beta_ign": expected["beta_use"]}
+
+
+def test_initial_values_are_the_papers() -> None:
+    layer = Routing(4, 8, 4, n_inp=50, n_out=50)
+    assert layer.W.mean().abs() < 1e-3
+    assert abs(layer.W.std().item() * 8 - 1) < 0.01
+    assert all((p == 0).all() for name, p in layer.named_parameters() if name != "W")
+
+
+def test_tied_betas_are_one_parameter() -> None:
+    layer = Routing(3, 4, 2, n_out=5, tie_betas=True)
+    assert layer.beta_ign is layer.beta_use
+    assert sum(p.numel() for p in layer.parameters()) == 5 * (4 * 2 + 3 * 2 + 1)
+    layer(torch.zeros(9), torch.randn(9, 3, 4)).a.sum().backward()
+    assert layer.beta_use.grad is not None
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("impl", IMPLS)
+def test_all_size_cases_give_the_references_result(impl: str, name: str) -> None:
+    sizes, _ = SIZES[name]
+    if impl == "moments" and "n_inp" in sizes:
+        pytest.skip("parameters differ between inputs")
+    layer = Routing(3, 4, 2, **sizes, impl=impl)
+    torch.nn.init.normal_(layer.B)
+    a_inp, mu_inp = torch.randn(2, 9), torch.randn(2, 9, 3, 4)
+    out = layer(a_inp, mu_inp)
+    assert isinstance(out, Capsules)
+    assert out.mu.shape == (2, sizes.get("n_out", 9), 3, 2)
+    steps = layer.trace(a_inp, mu_inp)
+    assert len(steps) == layer.n_iters
+    for field in out._fields:
+        torch.testing.assert_close(getattr(out, field), getattr(steps[-1], field), rtol=1e-4, atol=1e-5)
+
+
+def test_repr_says_how_it_routes() -> None:
+    text = repr(Routing(3, 4, 2, n_out=5, tie_betas=True, agreement="kmeans", impl="moments"))
+    assert text == (
+        "Routing(3, 4, 2, n_inp=None, n_out=5, n_iters=3, tie_betas=True, agreement='kmeans', eps=1e-05, impl='moments')"
+    )
+
+
+@pytest.mark.parametrize("tie_betas", [True, False])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_copies_route_alike(copied, tie_betas: bool) -> None:
+    layer = Routing(3, 4, 2, n_out=5, tie_betas=tie_betas)
+    twin = copied(layer)
+    a_inp, mu_inp = torch.randn(9), torch.randn(9, 3, 4)
+    assert all(torch.equal(one, two) for one, two in zip(layer(a_inp, mu_inp), twin(a_inp, mu_inp), strict=True))
+    assert (twin.beta_ign is twin.beta_use) == tie_betas
+    assert twin.W is not layer.W
+
+
+def test_half_precision_layers_answer_in_it() -> None:
+    layer = Routing(3, 4, 2, n_out=5).bfloat16()
+    out = layer(torch.zeros(9, dtype=torch.bfloat16), torch.randn(9, 3, 4, dtype=torch.bfloat16))
+    assert all(t.dtype == torch.bfloat16 for t in out)
+
+
+def author_route(a_inp, mu_inp, W, B, beta_use, beta_ign):
+    """What the published files were trained with, from its description: eps on the data used and on variances."""
+    V = (mu_inp[:, :, None, :, :] @ W) + B
+    f = a_inp.sigmoid()[..., None]
+    R = torch.full_like(V[..., 0, 0], 1 / V.shape[2])
+    for iteration in range(3):
+        if iteration:
+            density = torch.distributions.Normal(mu[:, None], sig2[:, None].sqrt())
+            R = (a.sigmoid().log()[:, None] + density.log_prob(V).sum((-2, -1))).softmax(-1)
+        D = (f * R)[..., None, None]
+        a = (beta_use * f * R - beta_ign * f * (1 - R)).sum(1)
+        mu = (D * V).sum(1) / (D.sum(1) + 1e-5)
+        sig2 = (D * (V - mu[:, None]) ** 2).sum(1) / (D.sum(1) + 1e-5) + 1e-5
+    return a, mu, sig2
+
+
+PUBLISHED = [
+    ("smallNORB", [dict(d_cov=4, d_inp=4, d_out=4, n_out=64), dict(d_cov=4, d_inp=4, d_out=4, n_inp=64, n_out=5)]),
+    ("SST5R", [dict(d_cov=1, d_inp=64, d_out=2, n_out=64), dict(d_cov=1, d_inp=2, d_out=2, n_inp=64, n_out=5)]),
+    ("SST2R", [dict(d_cov=1, d_inp=64, d_out=2, n_out=64), dict(d_cov=1, d_inp=2, d_out=2, n_inp=64, n_out=2)]),
+]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "layers"), PUBLISHED, ids=[name for name, _ in PUBLISHED])
+def test_published_weights_load_and_give_the_same_numbers(name: str, layers: list[dict[str, int]], data: Path) -> None:
+    path = data / "official_checkpoints" / f"{name}_pretrained_model_state_dict.pt"
+    state = torch.load(path, weights_only=True, map_location="cpu")
+    a, mu = torch.randn(3, 100).double(), torch.randn(3, 100, layers[0]["d_cov"], layers[0]["d_inp"]).double()
+    for k, sizes in enumerate(layers):
+        layer = Routing(**sizes)
+        prefix = f"routings.{k}."
+        layer.load_state_dict({key.removeprefix(prefix): t for key, t in state.items() if key.startswith(prefix)})
+        layer = layer.double()
+        expected = author_route(a, mu, layer.W, layer.B, layer.beta_use, layer.beta_ign)
+        found = layer(a, mu)
+        for one, two in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+        for impl in IMPLS:
+            if impl != "moments" or "n_inp" not in sizes:
+                out = route(a, mu, layer.W, layer.B, layer.beta_use, layer.beta_ign, impl=impl)
+                torch.testing.assert_close(out.a, expected[0], rtol=1e-9, atol=1e-9)
+        a, mu = found.a.detach(), found.mu.detach()
