@@ -55,10 +55,15 @@ class Params(NamedTuple):
     def of(self, inputs: slice) -> "Params":
         return Params(*(p if p.shape[0] == 1 else p[inputs] for p in self))
 
-    def add_betas_(self, *products: Tensor) -> None:
-        """Add gradients of the betas, from their products with D_use `[b, j, i|1]`."""
-        for beta, product in zip(self[2:], products, strict=True):
-            beta += product.sum(0, dtype=beta.dtype).mT.sum_to_size(beta.shape)
+    @property
+    def share_betas(self) -> bool:
+        """Whether all inputs share the betas, which sums over inputs then leave outside."""
+        return self.beta_use.shape[0] == 1
+
+    def add_betas_(self, da: Tensor, D_use: Tensor, D_ign: Tensor) -> None:
+        """Add the gradients of the betas, from `da [b, j, 1]` and the shares `[b, j, i]`, or their sums over inputs."""
+        for dbeta, D in ((self.beta_use, D_use), (self.beta_ign, -D_ign)):
+            dbeta += (da * D).sum(0, dtype=dbeta.dtype).mT.sum_to_size(dbeta.shape)
 
 
 class Model(NamedTuple):
@@ -116,7 +121,7 @@ class Last(NamedTuple):
 
     mu: Tensor  # [b, j, v]
     p: Tensor  # the agreement's precisions, [b, j, v]
-    log: Tensor  # log f(a) plus the agreement's log-scales, [b, j, 1]
+    log: Tensor  # log f(a) plus the agreement's log-scales, finer than the rest, [b, j, 1]
 
 
 def finer(t: Tensor) -> Tensor:
@@ -128,7 +133,7 @@ def look_back(model: Model, plan: Plan, d_cov: int) -> Last:
     p, g = plan.agreement.weights(finer(model.sig2).unflatten(-1, (d_cov, -1)))
     log = F.logsigmoid(finer(model.a)) + g
     log = log - log.detach().amax(1, keepdim=True)  # softmax does not see it, rounding does
-    return Last(model.mu, p.flatten(-2).to(model.mu), log.unsqueeze(-1).to(model.mu))
+    return Last(model.mu, p.flatten(-2).to(model.mu), log.unsqueeze(-1))
 
 
 def look_back_backward(dlast: Last, model: Model, plan: Plan, d_cov: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,29 +164,34 @@ def votes(x: Tensor, params: Params, buffers: Buffers) -> Tensor:
     W, B, *_ = params
     (b, i, c, _), (_, j, _, h) = x.shape, B.shape
     V = buffers("V", b, j, c * h, i)
-    if W.shape[0] == 1:
-        Wx = buffers("scratch", b, c, W.shape[1] * h, i)
-        torch.matmul(W[0].mT.flatten(0, 1), x.permute(0, 2, 3, 1), out=Wx)
-        Wx = Wx.unflatten(2, (-1, h)).transpose(1, 2)
-    else:
+    votes = V.view(b, j, c, h, i)
+    if W.shape[0] > 1:
         Wx = torch.einsum("bicd,ijdh->bjchi", x, W)
-    torch.add(Wx, B.permute(1, 2, 3, 0), out=V.view(b, j, c, h, i))
+    else:
+        straight = c == 1 and W.shape[1] == j  # only then the product comes out as votes are laid out
+        product = V.view(b, 1, j * h, i) if straight else buffers("scratch", b, c, W.shape[1] * h, i)
+        torch.matmul(W[0].mT.flatten(0, 1), x.permute(0, 2, 3, 1), out=product)
+        Wx = votes if straight else product.unflatten(2, (-1, h)).transpose(1, 2)
+    torch.add(Wx, B.permute(1, 2, 3, 0), out=votes)
     return V
 
 
-def votes_backward(dV: Tensor, x: Tensor, params: Params, dx: Tensor, dparams: Params) -> None:
-    """Add to the gradients of `x` and `W`."""
+def votes_backward(dV: Tensor, x: Tensor, params: Params, dparams: Params) -> Tensor:
+    """The gradient of `x`; adds to that of `W`."""
     W, B, *_ = params
     dV = dV.unflatten(2, B.shape[2:])  # [b, j, c, h, i]
     if W.shape[1] == 1:
         dV = dV.sum(1, keepdim=True)
     if W.shape[0] > 1:
-        dx += torch.einsum("bjchi,ijdh->bicd", dV, W)
         dparams.W.add_(torch.einsum("bjchi,bicd->ijdh", dV, x))
-    else:
-        dV = dV.transpose(1, 2).flatten(2, 3)  # [b, c, jh, i]
-        dx += (dV.mT @ W[0].mT.flatten(0, 1)).transpose(1, 2)
-        dparams.W.add_((dV @ x.transpose(1, 2)).sum((0, 1)).unflatten(0, (-1, B.shape[3])).mT)
+        return torch.einsum("bjchi,ijdh->bicd", dV, W)
+    dV, x = dV.transpose(1, 2).flatten(2, 3), x.transpose(1, 2)  # [b, c, jh, i], [b, c, i, d]
+    if x.device.type == "cpu":
+        dW = (dV @ x).sum((0, 1))
+    else:  # a GPU sums so long an axis in parts, more exactly, when it is the only one
+        dW = torch.einsum("bcvi,bcid->vd", dV, x)
+    dparams.W.add_(dW.unflatten(0, (-1, B.shape[3])).mT)
+    return (dV.mT @ W[0].mT.flatten(0, 1)).transpose(1, 2)
 
 
 def along_v(p: Tensor, V: Tensor, out: Tensor) -> Tensor:
@@ -197,11 +207,6 @@ def along_i(D: Tensor, V: Tensor) -> Tensor:
     return (D.unsqueeze(-2) @ V.mT).squeeze(-2)
 
 
-def gather(D: Tensor, params: Params) -> Tensor:
-    """`[b, j, i]`, summed to `[b, j, 1]` where the betas are shared by all inputs."""
-    return finer(D.sum(-1, keepdim=True)) if params.beta_use.shape[0] == 1 else D
-
-
 def measure(V: Tensor, mu: Tensor, distance: Tensor, square: Tensor) -> None:
     """Write `V - mu` and its square to the buffers given, which may be one."""
     torch.sub(V, mu.unsqueeze(-1), out=distance)
@@ -212,17 +217,19 @@ def share(square: Tensor, last: Last | None, f: Tensor, out: Tensor) -> Tensor:
     """E- and D-step: D_use `[b, j|1, i]` from the squared distances to the model before, and `f(a_inp) [b, 1, i]`."""
     if last is None:
         return f / out.shape[1]
-    along_v(-last.p, square, out).add_(last.log)
+    log = last.log.to(out)
+    lost = (last.log - log).exp().to(out)  # by rounding, the same for all inputs
+    along_v(-last.p, square, out).add_(log)
     floor = 0.7 * math.log(torch.finfo(out.dtype).tiny)  # far below rounding; subnormal numbers would cost much time
-    out.sub_(out.amax(1, keepdim=True)).clamp_(min=floor).exp_()
+    out.sub_(out.amax(1, keepdim=True)).clamp_(min=floor).exp_().mul_(lost)
     return out.mul_(f / out.sum(1, keepdim=True))
 
 
 def gain(V: Tensor, f: Tensor, D_use: Tensor, params: Params, eps: float, scratch: Tensor) -> Sums:
     """M-step: the sums over a block; leaves the squared distances to its mean in the buffer."""
-    use = gather(D_use, params)
-    a = (params.beta_use.mT * use - params.beta_ign.mT * (gather(f, params) - use)).sum(-1)
     D, D_V = D_use.sum(-1, keepdim=True), along_i(D_use, V)
+    use, whole = (finer(D), finer(f.sum(-1, keepdim=True))) if params.share_betas else (D_use, f)
+    a = (params.beta_use.mT * use - params.beta_ign.mT * (whole - use)).sum(-1)
     E = torch.sub(V, (D_V / (D + eps)).unsqueeze(-1), out=scratch)
     D_E, n_out = along_i(D_use, E), V.shape[1]
     return Sums(a.to(V).expand(-1, n_out), D.expand(-1, n_out, 1), D_V, D_E, along_i(D_use, E.square_()))
@@ -307,7 +314,7 @@ def backward(
     kept: bool,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of `a_inp [b, i]` and `x`, from those of the last model; adds to those of the parameters."""
-    da_inp, dx = torch.zeros_like(f), torch.zeros_like(x)
+    da_inp, dx = torch.zeros_like(f), x.new_zeros(x.shape if len(parts) > 1 else 0)
     n_out, d_cov, d_out = params.B.shape[1:]
     if params.B.shape[0] == 1:  # a shift of B shifts mu, but for eps: the sum of dV, without its cancellation
         dparams.B.add_(douts[1].sum(0).view(params.B.shape[1:]))
@@ -329,12 +336,18 @@ def backward(
             if new:
                 dlast = Last(*map(torch.add, dlast, new)) if dlast else new
             da_inp[..., part] += D_dD - f_i * (da * p.beta_ign.mT).sum(1, keepdim=True)
-            use = gather(D_use, p)
-            dp.add_betas_(da * use, da * (use - gather(f_i, p)))
+            if not params.share_betas:
+                dp.add_betas_(da, D_use, f_i - D_use)
             if iteration == 0 or len(parts) > 1:
-                votes_backward(block.dV, x_i, p, dx[:, part], dp)
+                dx_i = votes_backward(block.dV, x_i, p, dp)
+                if len(parts) == 1:
+                    dx = dx_i
+                else:
+                    dx[:, part] += dx_i
                 if params.B.shape[0] > 1:
                     dp.B.add_(block.dV.sum(0).unflatten(1, (d_cov, d_out)).permute(3, 0, 1, 2))
+        if params.share_betas:
+            dparams.add_betas_(da, finer(this.D), finer(f.sum(-1, keepdim=True)) - finer(this.D))
         if params.B.shape[0] == 1:
             dparams.B.sub_(plan.eps * pull.D_E.sum(0).view(params.B.shape[1:]))
         if before and dlast:
@@ -387,11 +400,14 @@ class Route(Function):
         ctx.plan = inputs[0]
         ctx.save_for_backward(*inputs[1:], *output[3:])
         ctx.mark_non_differentiable(*output[3:])
+        ctx.set_materialize_grads(False)  # or the votes would get one
+        ctx.shapes = [out.shape for out in output[:3]]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        da, dmu, dsig2 = grads[:3]
-        return None, *RouteBackward.apply(ctx.plan, da, dmu, dsig2, *ctx.saved_tensors)
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        x = ctx.saved_tensors[1]
+        douts = (x.new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True))
+        return None, *RouteBackward.apply(ctx.plan, *douts, *ctx.saved_tensors)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
