@@ -167,4 +167,6 @@ def over_budget(
         for name, t in exact.items():
             off[name] += distance(found[name], t)
             may[name] += allowed[name]
-    return {name: f"off by {off[name] / n:.2e}, may be {may[name] / n:.2e}" for name in off if not off[name] <= may[name]}
+    return {
+        name: f"off by {off[name] / n:.2e}, may be {may[name] / n:.2e}" for name in off if not off[name] <= may[name]
+    }

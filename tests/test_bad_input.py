@@ -85,7 +85,13 @@ def test_making_a_layer(name: str) -> None:
 A, MU = torch.zeros(2, 9), torch.zeros(2, 9, 3, 4)
 FIXED, OPEN = {"n_inp": 9, "n_out": 5}, {}
 BAD_CALLS = {
-    "other n_inp": (FIXED, (A[:, 1:], MU[:, 1:]), {}, ValueError, r"mu_inp: .*ending in \[9, 3, 4\], got .*\[2, 8, 3, 4\]"),
+    "other n_inp": (
+        FIXED,
+        (A[:, 1:], MU[:, 1:]),
+        {},
+        ValueError,
+        r"mu_inp: .*ending in \[9, 3, 4\], got .*\[2, 8, 3, 4\]",
+    ),
     "other d_cov": (FIXED, (A, MU[:, :, 1:]), {}, ValueError, r"mu_inp: .*ending in \[9, 3, 4\]"),
     "other d_inp": (OPEN, (A, MU[..., 1:]), {}, ValueError, r"mu_inp: .*ending in \[9, 3, 4\]"),
     "wrong rank": (FIXED, (A, MU[0, 0]), {}, ValueError, r"mu_inp: expected \[..., n_inp, d_cov, d_inp\], got"),

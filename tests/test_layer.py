@@ -60,9 +60,8 @@ def test_all_size_cases_give_the_references_result(impl: str, name: str) -> None
 
 def test_repr_says_how_it_routes() -> None:
     text = repr(Routing(3, 4, 2, n_out=5, tie_betas=True, agreement="kmeans", impl="moments"))
-    assert text == (
-        "Routing(3, 4, 2, n_inp=None, n_out=5, n_iters=3, tie_betas=True, agreement='kmeans', eps=1e-05, impl='moments')"
-    )
+    sizes, loop = "3, 4, 2, n_inp=None, n_out=5", "n_iters=3, tie_betas=True, agreement='kmeans', eps=1e-05"
+    assert text == f"Routing({sizes}, {loop}, impl='moments')"
 
 
 @pytest.mark.parametrize("tie_betas", [True, False])
@@ -87,6 +86,7 @@ def author_route(a_inp, mu_inp, W, B, beta_use, beta_ign):
     V = (mu_inp[:, :, None, :, :] @ W) + B
     f = a_inp.sigmoid()[..., None]
     R = torch.full_like(V[..., 0, 0], 1 / V.shape[2])
+    a, mu, sig2 = f, V, V
     for iteration in range(3):
         if iteration:
             density = torch.distributions.Normal(mu[:, None], sig2[:, None].sqrt())
@@ -98,10 +98,11 @@ def author_route(a_inp, mu_inp, W, B, beta_use, beta_ign):
     return a, mu, sig2
 
 
+VISION, TEXT = {"d_cov": 4, "d_inp": 4, "d_out": 4}, {"d_cov": 1, "d_inp": 2, "d_out": 2}
 PUBLISHED = [
-    ("smallNORB", [dict(d_cov=4, d_inp=4, d_out=4, n_out=64), dict(d_cov=4, d_inp=4, d_out=4, n_inp=64, n_out=5)]),
-    ("SST5R", [dict(d_cov=1, d_inp=64, d_out=2, n_out=64), dict(d_cov=1, d_inp=2, d_out=2, n_inp=64, n_out=5)]),
-    ("SST2R", [dict(d_cov=1, d_inp=64, d_out=2, n_out=64), dict(d_cov=1, d_inp=2, d_out=2, n_inp=64, n_out=2)]),
+    ("smallNORB", [VISION | {"n_out": 64}, VISION | {"n_inp": 64, "n_out": 5}]),
+    ("SST5R", [TEXT | {"d_inp": 64, "n_out": 64}, TEXT | {"n_inp": 64, "n_out": 5}]),
+    ("SST2R", [TEXT | {"d_inp": 64, "n_out": 64}, TEXT | {"n_inp": 64, "n_out": 2}]),
 ]
 
 

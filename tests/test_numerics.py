@@ -1,5 +1,7 @@
 """No NaN, no infinity, no variance below eps: for any finite float32 input."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +13,9 @@ from capsroute.testing import Shape, make_inputs, run
 SHARED = Shape(2, 50, 6, 2, 4, 3)
 FIXED = Shape(2, 50, 6, 2, 4, 3, fixed_inp=True)
 CASES = [(impl, shape) for impl in IMPLS for shape in (SHARED, FIXED) if not IMPLS[impl].reasons_against(shape.case())]
-each_case = pytest.mark.parametrize(("impl", "shape"), CASES, ids=lambda x: x if isinstance(x, str) else f"{x.fixed_inp=}")
+each_case = pytest.mark.parametrize(
+    ("impl", "shape"), CASES, ids=lambda x: x if isinstance(x, str) else f"{x.fixed_inp=}"
+)
 SCALES = [1e-4, 1e-2, 1.0, 1e2, 1e4]
 OFFSETS = [1.0, 1e2, 1e3]
 EXTREMES = [1e-38, 1e8, 1e15, 1e20, 1e30, 3e38]
@@ -21,11 +25,11 @@ def inputs_of(shape: Shape) -> dict[str, Tensor]:
     return {name: t.detach() for name, t in make_inputs(shape).items()}
 
 
-def assert_sound(inputs: dict[str, Tensor], impl: str, **settings: object) -> dict[str, Tensor]:
-    found = run(inputs, impl, **settings)  # pyright: ignore[reportArgumentType]
+def assert_sound(inputs: dict[str, Tensor], impl: str, **settings: Any) -> dict[str, Tensor]:
+    found = run(inputs, impl, **settings)
     for name, t in found.items():
         assert t.isfinite().all(), name
-    assert (found["sig2"] >= settings.get("eps", 1e-5)).all()
+    assert (found["sig2"] >= 1e-5).all()
     return found
 
 
@@ -102,7 +106,7 @@ def test_everything_masked(impl: str, shape: Shape) -> None:
     assert (out.a == 0).all()
     assert (out.mu == 0).all()
     assert (out.sig2 == torch.tensor(1e-5)).all()
-    sum(t.sum() for t in out).backward()
+    torch.cat([t.flatten() for t in out]).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in (*layer.parameters(), mu_inp))
 
 

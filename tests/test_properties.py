@@ -11,7 +11,9 @@ from capsroute.testing import Shape, make_inputs, run, shuffle
 SHARED = Shape(3, 40, 7, 2, 3, 4)
 FIXED = Shape(3, 40, 7, 2, 3, 4, fixed_inp=True)
 CASES = [(impl, shape) for impl in IMPLS for shape in (SHARED, FIXED) if not IMPLS[impl].reasons_against(shape.case())]
-each_case = pytest.mark.parametrize(("impl", "shape"), CASES, ids=lambda x: x if isinstance(x, str) else f"{x.fixed_inp=}")
+each_case = pytest.mark.parametrize(
+    ("impl", "shape"), CASES, ids=lambda x: x if isinstance(x, str) else f"{x.fixed_inp=}"
+)
 
 
 def inputs_of(shape: Shape) -> dict[str, Tensor]:

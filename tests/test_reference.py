@@ -43,7 +43,7 @@ def test_records_account_for_all_input_data(agreement: str) -> None:
         torch.testing.assert_close(step.R.sum(-1), torch.ones_like(inputs["a_inp"]))
         f = torch.sigmoid(inputs["a_inp"]).unsqueeze(-1)
         torch.testing.assert_close(step.D_use + step.D_ign, f.expand_as(step.D_use))
-        assert ((0 <= step.D_use) & (step.D_use <= f)).all()
+        assert ((step.D_use >= 0) & (step.D_use <= f)).all()
 
 
 def test_one_iteration_by_hand() -> None:

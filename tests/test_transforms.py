@@ -12,9 +12,9 @@ from capsroute.routing import IMPLS
 from capsroute.testing import Shape, make_inputs
 
 LAYERS = {
-    "any inputs": dict(d_cov=4, d_inp=4, d_out=4, n_out=7),
-    "any inputs, long vectors": dict(d_cov=1, d_inp=64, d_out=2, n_out=7),
-    "fixed inputs": dict(d_cov=4, d_inp=4, d_out=4, n_inp=20, n_out=7),
+    "any inputs": {"d_cov": 4, "d_inp": 4, "d_out": 4, "n_out": 7},
+    "any inputs, long vectors": {"d_cov": 1, "d_inp": 64, "d_out": 2, "n_out": 7},
+    "fixed inputs": {"d_cov": 4, "d_inp": 4, "d_out": 4, "n_inp": 20, "n_out": 7},
 }
 
 
@@ -79,7 +79,9 @@ def test_onnx_with_any_number_of_inputs(name: str, tmp_path: Path) -> None:
     dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     path = tmp_path / "layer.onnx"
     names = {"input_names": ["a_inp", "mu_inp"], "output_names": ["a", "mu", "sig2"]}
-    torch.onnx.export(layer, inputs_of(layer), path, dynamo=True, dynamic_shapes=(dynamic, dynamic), verbose=False, **names)
+    torch.onnx.export(
+        layer, inputs_of(layer), path, dynamo=True, dynamic_shapes=(dynamic, dynamic), verbose=False, **names
+    )
     session = onnxruntime.InferenceSession(path)
     for n_inp, batch in ((20, 3), (31, 5), (2, 2)):
         inputs = inputs_of(layer, n_inp, batch)

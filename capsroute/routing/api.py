@@ -30,18 +30,21 @@ IMPLS = {
 
 FEATURES_PER_VOTE = 16
 """`moments` wins while its features are at most this many times a vote's numbers (`benchmarks/` measures it)."""
-FEW_VOTES = 2**15
-"""Below so many numbers in all votes, no other implementation makes up for its overhead."""
+FEW_VOTES, FEW_VOTES_GPU = 2**15, 2**24
+"""Up to so many numbers in all votes, no other implementation makes up for its overhead."""
 
 
 def pick(case: Case) -> str:
     """The implementation that `impl="auto"` means for a case."""
     votes = case.d_cov * case.d_out
+    # a captured graph must serve any number of inputs, so their number counts only outside of one
+    if not case.compiling:
+        few = FEW_VOTES if case.device == "cpu" else FEW_VOTES_GPU
+        if case.n_samples * case.n_inp * case.n_out * votes <= few:
+            return "reference"
     if not moments.reasons_against(case) and moments.n_features(case) <= FEATURES_PER_VOTE * votes:
         return "moments"
-    # a captured graph must serve any number of inputs, so sizes count only outside of one
-    few = not case.compiling and case.n_samples * case.n_inp * case.n_out * votes <= FEW_VOTES
-    return "reference" if few or blocked.reasons_against(case) else "blocked"
+    return "reference" if blocked.reasons_against(case) else "blocked"
 
 
 def route(
@@ -105,15 +108,15 @@ def trace(
             yield Step(*(_narrow(t, case.dtype) for t in step))
 
 
-def _widen(tensors: tuple[Tensor, ...]) -> Iterator[Tensor]:
-    """To the loop's precision, in the shapes that implementations expect, capsules within what the squares of their variances bear."""
+def _widen(tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """To the loop's precision and the shapes implementations expect, capsules bounded so that no square overflows."""
     dtype = torch.promote_types(_common_dtype(tensors), torch.float32)
     a_inp, mu_inp, W, B, beta_use, beta_ign = (t.to(dtype) for t in tensors)
     largest = torch.finfo(dtype).max ** (1 / 4)
     n_out = max(p.shape[1] for p in (W, B, beta_use, beta_ign))
     n_beta = max(beta_use.shape[0], beta_ign.shape[0])
-    yield from (a_inp, mu_inp.clamp(-largest, largest), W, B.expand(-1, n_out, -1, -1))
-    yield from (beta.expand(n_beta, -1) for beta in (beta_use, beta_ign))
+    mu_inp, B = mu_inp.clamp(-largest, largest), B.expand(-1, n_out, -1, -1)
+    return a_inp, mu_inp, W, B, beta_use.expand(n_beta, -1), beta_ign.expand(n_beta, -1)
 
 
 def _narrow(t: Tensor, dtype: torch.dtype) -> Tensor:

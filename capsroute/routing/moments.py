@@ -66,8 +66,9 @@ def route(
     B = shift.unsqueeze(-3) @ W + B  # the vote of the centre, [..., j, c, h]
 
     row, col = torch.triu_indices(d_inp, d_inp, device=x.device)  # [k] each
+    one = torch.eye(d_inp, dtype=x.dtype, device=x.device)
     twice = torch.where(row == col, 1.0, 2.0).to(x)  # x_d x_d' stands for x_d' x_d too
-    xx = (x[..., row] * x[..., col]).flatten(-2)
+    xx = ((x @ one[:, row]) * (x @ one[:, col])).flatten(-2)  # products choose columns faster than indices do
     phi = torch.cat([xx, x.flatten(-2), torch.ones_like(f_a_inp)], -1)  # [..., i, ck + cd + 1]
     f_phi = f_a_inp * phi
     WW = W[:, row] * W[:, col] * twice.unsqueeze(-1)  # [j, k, h]
@@ -85,7 +86,8 @@ def route(
                 ],
                 -1,
             )  # [..., j, ck + cd + 1]
-            S = torch.softmax(phi @ theta.mT, dim=-1).mT @ f_phi  # [..., j, ck + cd + 1]
+            R = torch.softmax(phi @ theta.mT, dim=-1)  # [..., i, j]
+            S = (f_phi.mT @ R).mT  # so that the gradient of R is laid out as R is, [..., j, ck + cd + 1]
         D_xx, D_x, D = S.split([d_cov * row.numel(), d_cov * d_inp, 1], -1)
         D_VV = D_xx.unflatten(-1, (d_cov, -1)) @ WW  # sum_i D_use V V, votes counted from the centre's, [..., j, c, h]
         D_V = D_x.unflatten(-1, (d_cov, -1)) @ W  # sum_i D_use V, likewise

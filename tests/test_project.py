@@ -1,0 +1,51 @@
+"""What the project says of itself: the README's example, its generated parts, and the bars its benchmark must clear."""
+
+import csv
+import re
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results" / "cpu.csv"
+
+
+def test_the_readmes_example_has_eight_lines_and_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    example = blocks[0]
+    assert len(example.splitlines()) == 8
+    exec(example, {})
+    assert "torch.Size([2, 10, 4, 4])" in capsys.readouterr().out
+
+
+def test_the_readmes_figures_are_the_benchmarks() -> None:
+    subprocess.run([sys.executable, "benchmarks/report.py", "--check"], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("shape", "column", "bar"),
+    [
+        ("smallnorb_1", "speedup", 40),
+        ("smallnorb_1", "memory_ratio", 15),
+        ("sst_1", "speedup", 4),
+        ("smallnorb_2", "speedup", 1 / 1.1),
+        ("sst_2", "speedup", 1 / 1.1),
+    ],
+)
+def test_auto_clears_its_bar_on_two_cores(shape: str, column: str, bar: float) -> None:
+    """Against the reference in the same run, forward and backward, as last measured."""
+    with RESULTS.open() as file:
+        rows = [r for r in csv.DictReader(file) if r["shape"] == shape and r["mode"] == "forward+backward"]
+    (auto,) = (r for r in rows if r["rival"] == "auto")
+    assert float(auto[column]) >= bar
+
+
+@pytest.mark.parametrize("shape", ["smallnorb_1", "smallnorb_2", "sst_1", "sst_2"])
+def test_auto_picks_the_winner(shape: str) -> None:
+    with RESULTS.open() as file:
+        rows = [r for r in csv.DictReader(file) if r["shape"] == shape and r["mode"] == "forward+backward"]
+    (auto,) = (r for r in rows if r["rival"] == "auto")
+    times = {r["rival"]: float(r["p50_ms"]) for r in rows if r["p50_ms"] and r["rival"] not in ("auto", "compiled")}
+    assert auto["picked"] == min(times, key=lambda rival: times[rival])
