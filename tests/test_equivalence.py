@@ -1,5 +1,6 @@
 """Every implementation against the float64 reference: outputs and all gradients, by name."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -35,16 +36,19 @@ def can_run(impl: str, shape: Shape, agreement: str) -> bool:
     return not IMPLS[impl].reasons_against(shape.case(agreement))
 
 
-def fits(impl: str, name: str) -> bool:
-    """Moments of the vectors of 64 need gigabytes: the shapes that `auto` never gives them."""
-    return impl != "moments" or pick(SHAPES[name].case()) == "moments"
+def tested(impl: str, name: str) -> Shape:
+    """A named shape with fewer samples and inputs, and fewer outputs too where moments of long vectors fill memory."""
+    shape = SHAPES[name].at_most(2**21)
+    if impl == "moments" and pick(SHAPES[name].case()) != "moments":
+        return replace(shape, batch=1, n_inp=min(shape.n_inp, 200), n_out=min(shape.n_out, 500))
+    return shape
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
-@pytest.mark.parametrize(("impl", "name"), [(i, n) for i, n in product(FAST, SHAPES) if fits(i, n)])
+@pytest.mark.parametrize(("impl", "name"), list(product(FAST, SHAPES)))
 def test_named_shapes(impl: str, name: str, agreement: str, dtype: torch.dtype) -> None:
-    shape = SHAPES[name].at_most(2**21)
+    shape = tested(impl, name)
     if not can_run(impl, shape, agreement):
         pytest.skip("; ".join(IMPLS[impl].reasons_against(shape.case(agreement))))
     assert over_budget(samples(shape), impl, dtype, agreement=agreement) == {}
