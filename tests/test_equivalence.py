@@ -36,7 +36,7 @@ def can_run(impl: str, shape: Shape, agreement: str) -> bool:
     return not IMPLS[impl].reasons_against(shape.case(agreement))
 
 
-def tested(impl: str, name: str) -> Shape:
+def reduced(impl: str, name: str) -> Shape:
     """A named shape with fewer samples and inputs, and fewer outputs too where moments of long vectors fill memory."""
     shape = SHAPES[name].at_most(2**21)
     if impl == "moments" and pick(SHAPES[name].case()) != "moments":
@@ -48,7 +48,7 @@ def tested(impl: str, name: str) -> Shape:
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
 @pytest.mark.parametrize(("impl", "name"), list(product(FAST, SHAPES)))
 def test_named_shapes(impl: str, name: str, agreement: str, dtype: torch.dtype) -> None:
-    shape = tested(impl, name)
+    shape = reduced(impl, name)
     if not can_run(impl, shape, agreement):
         pytest.skip("; ".join(IMPLS[impl].reasons_against(shape.case(agreement))))
     assert over_budget(samples(shape), impl, dtype, agreement=agreement) == {}
