@@ -1,0 +1,146 @@
+"""The sections that reports of any classifier share; each takes arrays and returns text and pictures."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import figures
+from .accuracy import Share, confusion, wilson
+from .figures import BLUE, ORANGE, Curve
+from .page import Album, Html, Section, big, facts, figure, folded, paragraph, table
+from .words import fact, flat, interval, percent, plain
+
+Log = Mapping[str, np.ndarray]
+
+
+def headline(
+    hit: np.ndarray, n_classes: int, things: str, intervals: Mapping[str, str], note: str, more: Mapping[str, Any]
+) -> Section:
+    """What came out, before anything else; `intervals` and `note` say what Wilson's interval misses."""
+    right, total = int(hit.sum()), len(hit)
+    shown = {
+        f"95% interval, were {things} independent": interval(wilson(right, total)),
+        **intervals,
+        f"chance, {n_classes} classes": percent(1 / n_classes),
+        **dict(fact(name, value) for name, value in more.items()),
+    }
+    parts = [
+        big(percent(right / total)),
+        paragraph(f"{right:,} of {total:,} test {things} classified right."),
+        facts(shown),
+        paragraph(note),
+    ]
+    return Section("Test accuracy", parts)
+
+
+def learning_curves(training: Log, validation: Log | None, album: Album, mixed: str, held_out: str) -> Section:
+    """Loss and accuracy over the epochs, with words for what training does to its data and for what is held out."""
+    title = "Learning curves"
+    logs = [("training", BLUE, training)] + ([("held out", ORANGE, validation)] if validation is not None else [])
+    logs = [(name, colour, log) for name, colour, log in logs if len(log["epoch"])]
+    if not logs:
+        return Section(title, [paragraph("The run ended before it logged anything.")])
+    pictures = []
+    for column, percents in (("loss", False), ("accuracy", True)):
+        drawn = [Curve(name, colour, log["epoch"], log[column], log[f"{column}_sd"]) for name, colour, log in logs]
+        last = "; ".join(f"{curve.name} last {_last(curve, percents)}" for curve in drawn)
+        alt = f"Line chart of {column} by epoch: {last}."
+        drawing = figures.curves(column.capitalize(), drawn, percents)
+        pictures.append(album.add(f"curves-{column}", figures.png(drawing), alt, "chart"))
+    caption = (
+        "Each point is the mean over a window of training batches, or over all held-out batches; one standard "
+        f"deviation of the batches is shaded. Training is measured while the network learns, {mixed}, so it may look "
+        "worse than the network does on data left as they are."
+    )
+    if validation is not None:
+        caption += f" Held out: {held_out}, once an epoch."
+    else:
+        caption += " Nothing was held out: all of the training set was trained on."
+    return Section(title, [figure(pictures, caption), *_gaps(logs)])
+
+
+def schedule(training: Log, album: Album) -> Section:
+    title = "Learning rate and momentum"
+    if not len(training["epoch"]):
+        return Section(title, [paragraph("The run ended before it logged anything.")])
+    pictures = []
+    for column, name in (("lr", "Learning rate"), ("beta1", "Momentum (beta1)")):
+        values = training[column][np.isfinite(training[column])]
+        ends = f"from {values.min():.4g} to {values.max():.4g}" if len(values) else "no finite value"
+        drawing = figures.schedule(name, training["epoch"], training[column])
+        alt = f"Line chart of the {name[0].lower()}{name[1:]} by epoch, {ends}."
+        pictures.append(album.add(f"schedule-{column}", figures.png(drawing), alt, "chart"))
+    caption = "What the optimiser used, as logged; the lowest and the highest value are written on the axis."
+    return Section(title, [figure(pictures, caption)])
+
+
+def confusions(category: np.ndarray, predicted: np.ndarray, names: Sequence[str], things: str, album: Album) -> Section:
+    counts = confusion(category, predicted, len(names))  # [true, predicted]
+    wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
+    true, taken = divmod(int(wrong.argmax()), len(names))
+    common = (
+        f"The commonest mistake is {names[true]} taken for {names[taken]}, {wrong[true, taken]:,} times."
+        if wrong.any()
+        else "There is no mistake."
+    )
+    alt = f"Confusion matrix of {len(names)} classes. {common}"
+    drawing = figures.confusion(counts, names)
+    caption = (
+        f"Each row holds the test {things} of one true class, each column those given that class: how many, and as a "
+        f"share of the row; right in blue, wrong in orange, shaded by the square root of the share. {common}"
+    )
+    rows = [_class_row(name, counts, k) for k, name in enumerate(names)]
+    return Section(
+        "Confusion matrix",
+        [
+            figure([album.add("confusion", figures.png(drawing), alt, "chart")], caption),
+            folded(
+                "Numbers by class",
+                table("By class", ["class", things, "right", "recall", "95% interval", "precision"], rows),
+            ),
+        ],
+    )
+
+
+def settings(config: Mapping[str, Any], versions: Mapping[str, Any]) -> Section:
+    """All that is needed to do it again."""
+    parts = []
+    for caption, values in (("Configuration", config), ("Versions and circumstances", versions)):
+        rows = [(name, plain(value)) for name, value in flat(values).items()]
+        parts.append(table(caption, ["name", "value"], rows, "settings"))
+    return Section("Configuration and versions", parts)
+
+
+def shares_table(caption: str, header: str, rows: Sequence[tuple[str, Share]], things: str) -> Html:
+    return table(
+        caption,
+        [header, things, "right", "accuracy", "95% interval"],
+        [(name, f"{s.total:,}", f"{s.right:,}", percent(s.accuracy), interval((s.low, s.high))) for name, s in rows],
+    )
+
+
+def _class_row(name: str, counts: np.ndarray, k: int) -> tuple[str, ...]:
+    right, total, given = int(counts[k, k]), int(counts[k].sum()), int(counts[:, k].sum())
+    recall = (percent(right / total), interval(wilson(right, total))) if total else ("none", "none")
+    return name, f"{total:,}", f"{right:,}", *recall, percent(right / given) if given else "none"
+
+
+def _last(curve: Curve, percents: bool) -> str:
+    """The last finite value and its spread, in words."""
+    finite = np.flatnonzero(np.isfinite(curve.mean))
+    if not len(finite):
+        return "no finite value"
+    mean, spread = float(curve.mean[finite[-1]]), float(curve.spread[finite[-1]])
+    return f"{percent(mean)}, deviation {percent(spread)}" if percents else f"{mean:.3f}, deviation {spread:.3f}"
+
+
+def _gaps(logs: Sequence[tuple[str, str, Log]]) -> list[Html]:
+    """A sentence for each log that holds values which cannot be drawn."""
+    sentences = []
+    for name, _, log in logs:
+        drawn = np.stack([log[column] for column in ("epoch", "loss", "accuracy")])
+        bad = int((~np.isfinite(drawn)).any(0).sum())
+        if bad:
+            sentences.append(f"Left out as not finite: {bad:,} of {drawn.shape[1]:,} rows of the {name} log.")
+    return [paragraph(sentence) for sentence in sentences]

@@ -1,0 +1,196 @@
+"""The sections of a report that are about stereo pairs: toys, viewpoints, and pictures of both."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..data import Pairs
+from . import figures
+from .accuracy import Share, by_factor, by_instance_interval
+from .page import Album, Html, Section, cards, figure, folded, join, paragraph, text
+from .sections import shares_table
+from .words import interval, percent
+
+N_MISTAKES = 12
+N_SAMPLES = 18
+
+
+class Factor(NamedTuple):
+    """A column of the pairs' metadata and how its values are written."""
+
+    name: str
+    values: Callable[[Pairs], np.ndarray]
+    label: Callable[[int], str]
+
+
+# as in smallNORB: azimuths count tens of degrees, elevations steps of five degrees from 30 on
+FACTORS = (
+    Factor("azimuth", lambda pairs: pairs.azimuth, lambda value: f"{10 * value}°"),
+    Factor("elevation", lambda pairs: pairs.elevation, lambda value: f"{30 + 5 * value}°"),
+    Factor("lighting", lambda pairs: pairs.lighting, str),
+)
+
+
+def by_toys(hit: np.ndarray, pairs: Pairs) -> tuple[dict[str, str], str]:
+    """The interval that takes toys, not pairs, for independent, as a fact, and a sentence on why there are two."""
+    why = "Pairs of one toy succeed and fail together, so the interval that takes them for independent is too narrow"
+    n_toys = len(_toys(pairs))
+    if (pairs.instance < 0).any() or n_toys < 2:
+        return {}, f"{why}; the instances that would give an honest one are unknown or too few."
+    low, high = by_instance_interval(hit, pairs.category, pairs.instance)
+    if low == high:
+        return {}, f"{why}; all {n_toys} toys score alike, which leaves nothing to draw an honest one from."
+    explained = (
+        f"{why}. The one over toys draws the {n_toys} toys 10,000 times with replacement, each with all of its pairs "
+        "(bootstrap, 2.5% and 97.5% quantiles): it says what other toys like these might give."
+    )
+    if n_toys < 10:
+        explained += " With so few toys it is rough itself."
+    return {f"95% interval over the {n_toys} toys": interval((low, high))}, explained
+
+
+def by_viewpoint(hit: np.ndarray, pairs: Pairs, album: Album) -> Section:
+    """Accuracy by azimuth, elevation and lighting on one common axis."""
+    found = [(factor, by_factor(hit, factor.values(pairs))) for factor in FACTORS]
+    known = [(factor, rows) for factor, rows in found if rows]
+    parts: list[Html] = []
+    if known:
+        floor = figures.floor_of([row for _, rows in known for row in rows])
+        pictures = [_factor_picture(factor, rows, hit.mean(), floor, album) for factor, rows in known]
+        caption = (
+            "Share of pairs classified right at each value (dots) with 95% Wilson intervals (bars), and over all pairs "
+            f"(dashed). All panels share the axis, which begins at {floor:g}%. The intervals take pairs for "
+            "independent; the same toys stand behind every value, so they serve to compare values on these toys, not "
+            "to tell how other toys would do."
+        )
+        tables = [
+            shares_table(f"By {factor.name}", factor.name, [(factor.label(row.value), row) for row in rows], "pairs")
+            for factor, rows in known
+        ]
+        parts += [figure(pictures, caption), folded("Numbers by viewpoint and lighting", join(tables))]
+    for factor, _ in found:
+        n_unknown = int((factor.values(pairs) < 0).sum())
+        if n_unknown == len(hit):
+            parts.append(paragraph(f"By {factor.name}: left out, because it is unknown for these pairs."))
+        elif n_unknown:
+            parts.append(paragraph(f"By {factor.name}: without {n_unknown:,} pairs for which it is unknown."))
+    return Section("Accuracy by viewpoint and lighting", parts)
+
+
+def by_instance(hit: np.ndarray, pairs: Pairs, names: Sequence[str], album: Album) -> Section:
+    """Accuracy for each toy."""
+    title = "Accuracy by instance"
+    found = [
+        (name, by_factor(hit[pairs.category == k], pairs.instance[pairs.category == k])) for k, name in enumerate(names)
+    ]
+    groups = [(name, rows) for name, rows in found if rows]
+    n_unknown = int((pairs.instance < 0).sum())
+    if not groups:
+        return Section(title, [paragraph("Left out, because the instances of these pairs are unknown.")])
+    toys = [(f"{name} {row.value}", row) for name, rows in groups for row in rows]
+    worst, row = min(toys, key=lambda toy: toy[1].accuracy)
+    best = max(row.accuracy for _, row in toys)
+    lowest = f"lowest is {worst} with {percent(row.accuracy)}" if row.accuracy < best else "all are alike"
+    floor = figures.floor_of([row for _, row in toys])
+    drawing = figures.instances(groups, hit.mean(), floor)
+    alt = f"Dot chart of the accuracy on each of {len(toys)} toys; {lowest}."
+    caption = (
+        f"Share of the pairs of each toy classified right, with 95% Wilson intervals; dashed, over all pairs. The axis "
+        f"begins at {floor:g}%; {lowest}."
+    )
+    parts = [
+        figure([album.add("instances", figures.png(drawing), alt, "chart")], caption),
+        folded("Numbers by instance", shares_table("By instance", "toy", toys, "pairs")),
+    ]
+    if n_unknown:
+        parts.append(paragraph(f"Without {n_unknown:,} pairs of unknown instance."))
+    return Section(title, parts)
+
+
+def mistakes(chances: np.ndarray, pairs: Pairs, names: Sequence[str], album: Album) -> Section:
+    """The pairs for which the network was surest of a wrong class."""
+    title = "Worst mistakes"
+    predicted = chances.argmax(1)
+    wrong = np.flatnonzero(predicted != pairs.category)
+    if not len(wrong):
+        return Section(title, [paragraph(f"None: all {len(predicted):,} pairs were classified right.")])
+    sureness = chances[wrong, predicted[wrong]]
+    worst = wrong[np.argsort(-sureness, kind="stable")[:N_MISTAKES]]
+    items = []
+    for place, which in enumerate(worst, 1):
+        true, taken = names[int(pairs.category[which])], names[int(predicted[which])]
+        alt = f"Left image of a pair: {true}, taken for {taken}."
+        image = album.add(f"mistake-{place:02}", figures.picture(pairs.images[which, 0]), alt)
+        said = f"<b>{text(true)}</b> taken for <b>{text(taken)}</b>, {100 * chances[which, predicted[which]]:.1f}%"
+        items.append(Html(f"{image}{said}<small>{text(_viewpoint(pairs, which))}</small>"))
+    sentence = (
+        f"Of {len(wrong):,} pairs classified wrong, the {len(worst)} with the highest probability (softmax of the "
+        "scores) on the wrong class, surest first: left images, enlarged without smoothing."
+        if len(wrong) > 1
+        else "The only pair classified wrong, with the probability (softmax of the scores) of the wrong class."
+    )
+    if len(worst) > 1 and (pairs.instance[worst] >= 0).all():
+        n_toys = len(_toys(pairs.take(np.sort(worst))))
+        sentence += f" They show {n_toys} {'toys' if n_toys > 1 else 'toy'}."
+    return Section(title, [paragraph(sentence), cards(items)])
+
+
+def sample_images(pairs: Pairs, names: Sequence[str], album: Album) -> Section:
+    """One toy of each category, turned, with elevation and lighting constant where they are known."""
+    known = bool((pairs.info >= 0).all(1).any())
+    azimuths = np.unique(pairs.azimuth[pairs.azimuth >= 0])[:N_SAMPLES] if known else np.array([], dtype=np.int64)
+    rows = []
+    for k, name in enumerate(names):
+        first = np.flatnonzero(pairs.category == k)[:N_SAMPLES]
+        images = _turned(pairs, k, azimuths) if known else pairs.images[first, 0]
+        if len(images):
+            rows.append((name, images))
+    labels = [f"{10 * value}°" for value in azimuths]
+    drawing = figures.samples(rows, labels)
+    caption = (
+        "Left images of one test toy of each category by azimuth, at constant elevation and lighting."
+        if known
+        else "Left images of the first test pairs of each category; their viewpoints are unknown."
+    )
+    alt = f"Rows of images, one for each of {', '.join(name for name, _ in rows)}."
+    return Section("Sample images", [figure([album.add("samples", figures.png(drawing), alt)], caption, wide=True)])
+
+
+def _factor_picture(factor: Factor, rows: Sequence[Share], overall: float, floor: float, album: Album) -> Html:
+    labels = [factor.label(row.value) for row in rows]
+    low, high = (pick(rows, key=lambda row: row.accuracy) for pick in (min, max))
+    alt = (
+        f"Dot chart of accuracy by {factor.name}: lowest {percent(low.accuracy)} at {factor.label(low.value)}, "
+        f"highest {percent(high.accuracy)} at {factor.label(high.value)}."
+    )
+    drawing = figures.factor(factor.name.capitalize(), rows, labels, overall, floor)
+    return album.add(factor.name, figures.png(drawing), alt, "chart")
+
+
+def _turned(pairs: Pairs, category: int, azimuths: np.ndarray) -> np.ndarray:
+    """Left images of one toy at these azimuths, `[k, m, m]`, white where there is none; empty without any toy."""
+    known = np.flatnonzero((pairs.category == category) & (pairs.info >= 0).all(1))
+    if not len(known):
+        return np.empty((0, *pairs.images.shape[2:]), np.uint8)
+    # the instance, elevation and lighting seen from most sides, the first of them where several are
+    _, which, sizes = np.unique(pairs.info[known][:, [0, 1, 3]], axis=0, return_inverse=True, return_counts=True)
+    chosen = known[which.ravel() == sizes.argmax()]
+    images = np.full((len(azimuths), *pairs.images.shape[2:]), 255, np.uint8)
+    for column, azimuth in enumerate(azimuths):
+        for one in chosen[pairs.azimuth[chosen] == azimuth][:1]:
+            images[column] = pairs.images[one, 0]
+    return images
+
+
+def _toys(pairs: Pairs) -> np.ndarray:
+    """Each pair of category and instance that occurs, `[k, 2]`."""
+    return np.unique(np.stack([pairs.category, pairs.instance], 1), axis=0)
+
+
+def _viewpoint(pairs: Pairs, which: int) -> str:
+    """What is known of where and how a pair was taken."""
+    said = [("instance", int(pairs.instance[which]), str)]
+    said += [(factor.name, int(factor.values(pairs)[which]), factor.label) for factor in FACTORS]
+    known = [f"{name} {label(value)}" for name, value, label in said if value >= 0]
+    return ", ".join(known) or "viewpoint unknown"
