@@ -1,0 +1,5 @@
+"""Whole networks, one file each."""
+
+from .smallnorb import SmallNORB
+
+__all__ = ["SmallNORB"]
