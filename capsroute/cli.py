@@ -1,8 +1,13 @@
 """The command line, nothing but the command line."""
 
+import dataclasses
 import importlib.metadata
+import json
 import platform
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
@@ -10,16 +15,294 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from .errors import UserError
+from .pretrained import HOME, SHIPPED
 from .routing import IMPLS, pick
 from .routing.agreement import AGREEMENTS
 from .testing import SHAPES
 
-app = typer.Typer(help="Routing by agreement for PyTorch.", no_args_is_help=True, add_completion=False)
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+    from .training.machine import Machine
+
+app = typer.Typer(
+    help="Routing by agreement for PyTorch.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+data_app = typer.Typer(help="Fetch data, or check what is there.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+console = Console(highlight=False)
+
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting.")]
+Accelerator = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto for the best there is.")]
+Devices = Annotated[int, typer.Option(min=1, help="Processes on each machine: GPUs, or parts of a CPU.")]
+Nodes = Annotated[int, typer.Option(min=1, help="Machines; start the command on each, as Lightning Fabric expects.")]
+Strategy = Annotated[str, typer.Option(help="How processes share the work, as Lightning Fabric names it.")]
+Precision = Annotated[str, typer.Option(help="32-true, 64-true, bf16-mixed, ... as Lightning Fabric names it.")]
+Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; by default on a GPU.")]
+Note = Annotated[str, typer.Option(help="Words to keep in the run's record.")]
 
 
 @app.callback()
 def main() -> None:
     """Routing by agreement for PyTorch."""
+
+
+@app.command()
+def train(
+    experiment: Annotated[str | None, typer.Argument(help="Which one; `capsroute list` shows them.")] = None,
+    settings: Settings = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Same as --set seed=N.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the run; by default a new one below runs/.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder, bit for bit.")] = None,
+    report: Annotated[bool, typer.Option("--report", help="Then test the final weights and write the report.")] = False,
+    accelerator: Accelerator = "auto",
+    devices: Devices = 1,
+    nodes: Nodes = 1,
+    strategy: Strategy = "auto",
+    precision: Precision = "32-true",
+    compile: Compile = None,
+    note: Note = "",
+) -> None:
+    """Train a network: settings, logs, checkpoints and final weights go to the run's folder."""
+    with told():
+        from .training.config import SettingError, change
+        from .training.experiments import config_of, saved_config, task_of
+        from .training.loop import train as run_loop
+        from .training.results import report_run
+        from .training.runs import RunFolder
+
+        if resume and (experiment or settings or out or seed is not None):
+            raise SettingError("--resume takes everything from the run's folder; give no experiment and no settings")
+        if not resume and not experiment:
+            raise SettingError("name an experiment, see `capsroute list`, or give --resume FOLDER")
+        machine, fabric = place(accelerator, devices, nodes, strategy, precision, compile)
+        if resume:
+            run = RunFolder(resume)
+            config = saved_config(run.read_json("config.json"))
+        else:
+            config = change(
+                config_of(experiment or ""), [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
+            )
+            run = RunFolder(Path(fabric.broadcast(str(RunFolder.new(config, out).path))))
+        run_loop(task_of(config), run, machine, fabric, resume=bool(resume), note=note, console=console)
+        if not fabric.is_global_zero:
+            return
+        console.print(f"final weights: {run.model}")
+        if not report:
+            console.print(f"see how it did: capsroute report {run.path}")
+            return
+        page, result = report_run(run, fabric)
+        console.print(f"on instances never seen in training: {result.words()}")
+        console.print(f"report: {page}")
+
+
+@app.command()
+def replicate(
+    experiment: Annotated[str, typer.Argument(help="Which one; `capsroute list` shows them.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, with seeds from 0 on.")] = 5,
+    settings: Settings = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the runs; finished ones in it are kept.")] = None,
+    accelerator: Accelerator = "auto",
+    devices: Devices = 1,
+    nodes: Nodes = 1,
+    strategy: Strategy = "auto",
+    precision: Precision = "32-true",
+    compile: Compile = None,
+    note: Note = "",
+) -> None:
+    """Train once for each seed on all of the training set; test final weights; print mean and deviation."""
+    with told():
+        from .training.config import change
+        from .training.experiments import config_of
+        from .training.results import replicate as run_all
+
+        machine, fabric = place(accelerator, devices, nodes, strategy, precision, compile)
+        config = change(config_of(experiment), settings or [])
+        folder = Path(out or f"runs/replicate-{experiment}")
+        summary = run_all(config, folder, seeds, machine, fabric, note=note, console=console)
+        if fabric.is_global_zero:
+            table = grid("seed", "right", "of", "accuracy", "seconds", title=f"{experiment}, final weights, test split")
+            for row in summary["runs"]:
+                share = f"{100 * row['accuracy']:.2f}%"
+                table.add_row(
+                    str(row["seed"]), f"{row['right']:,}", f"{row['total']:,}", share, f"{row['seconds']:.0f}"
+                )
+            spread = summary["standard deviation"]
+            deviation = "" if spread is None else f", standard deviation {100 * spread:.2f}"
+            console.print(table, f"mean {100 * summary['mean']:.2f}%{deviation}\n{folder / 'replicate.json'}")
+
+
+@app.command("eval")
+def evaluate(
+    what: Annotated[str, typer.Argument(help="A run's folder, a folder of weights, or the name of shipped weights.")],
+    on: Annotated[str | None, typer.Option(help="Experiment whose data to use, where the folder does not say.")] = None,
+    split: Annotated[str, typer.Option(help="test, train or validation.")] = "test",
+    settings: Settings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    accelerator: Accelerator = "auto",
+) -> None:
+    """Accuracy of trained weights."""
+    with told():
+        from .nets import SmallNORB
+        from .training.config import SettingError, change
+        from .training.experiments import config_of, saved_config
+        from .training.results import judge, score, trained_network
+        from .training.runs import RunFolder
+
+        folder = Path(what)
+        if split not in ("test", "train", "validation"):
+            raise SettingError(f"split: expected test, train or validation, got {split!r}")
+        if (folder / "run.json").exists():
+            run = RunFolder(folder)
+            network, config = trained_network(run), saved_config(run.read_json("config.json"))
+        elif (folder / "model.safetensors").exists():
+            if on is None:
+                raise SettingError(f"{folder}: say which data to use, for example --on smallnorb")
+            network, config = SmallNORB.from_pretrained(folder).eval(), config_of(on)
+        elif what in SHIPPED:
+            network, config = (
+                SHIPPED[what].network.from_pretrained(HOME / what).eval(),
+                config_of(SHIPPED[what].experiment),
+            )
+        else:
+            names = ", ".join(SHIPPED)
+            raise SettingError(f"{what}: expected the folder of a run, a folder of weights, or one of {names}")
+        config = change(config, settings or [])
+        _, fabric = place(accelerator)
+        result = judge(score(network, config, fabric, split=split, progress=not as_json), config, split)
+        if as_json:
+            typer.echo(json.dumps(result._asdict() | {"accuracy": result.accuracy, "split": split}))
+        else:
+            console.print(f"{what} on {split}: {result.words()}")
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    accelerator: Accelerator = "auto",
+) -> None:
+    """Test a run's final weights and write one page that shows the run: report.html in its folder."""
+    with told():
+        from .training.results import report_run
+        from .training.runs import RunFolder
+
+        _, fabric = place(accelerator)
+        page, result = report_run(RunFolder(run), fabric)
+        console.print(f"{result.words()}\n{page}")
+
+
+@app.command()
+def convert(
+    official: Annotated[Path, typer.Argument(help="A file of weights published by the paper's author.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write, for from_pretrained.")],
+) -> None:
+    """Turn the author's file into a folder of safetensors and JSON."""
+    with told():
+        from .nets import SmallNORB
+
+        network = SmallNORB.from_official(official)
+        network.save_pretrained(out)
+        console.print(f"{type(network).__name__}, {sum(p.numel() for p in network.parameters()):,} parameters: {out}")
+
+
+@app.command("list")
+def show() -> None:
+    """Experiments with their settings, and the trained networks that come with the package."""
+    with told():
+        from .training.experiments import EXPERIMENTS
+
+        table = grid("experiment", "what", "settings that are not the paper's", title="Experiments")
+        usual = dataclasses.asdict(EXPERIMENTS["smallnorb"]())
+        for name, make in EXPERIMENTS.items():
+            values = dataclasses.asdict(make())
+            changed = ", ".join(f"{k}={v}" for k, v in values.items() if v != usual[k] and k != "experiment")
+            table.add_row(name, make.__doc__ or "", changed)
+        shipped = grid("name", "trained by", "card", title='Trained networks, for capsroute.load("name")')
+        for name, one in SHIPPED.items():
+            shipped.add_row(name, f"capsroute train {one.experiment}", str(HOME / name / "README.md"))
+        console.print(table, shipped)
+
+
+@data_app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="smallnorb")],
+    folder: Annotated[Path | None, typer.Option(help="Where to; by default where training looks for it.")] = None,
+) -> None:
+    """Download a dataset: resumed where it was cut short, and verified."""
+    with told():
+        data, place = dataset(name, folder)
+        for path in data.fetch(place):
+            console.print(f"{path.name}: whole and as published")
+        console.print(str(place))
+
+
+@data_app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="smallnorb")],
+    folder: Annotated[Path | None, typer.Option(help="Where it lies; by default where training looks for it.")] = None,
+) -> None:
+    """Look at every file of a dataset: missing, broken, or good."""
+    with told():
+        data, place = dataset(name, folder)
+        table = grid("file", "state", title=f"{name} in {place}")
+        states = data.check(place)
+        for state in states:
+            table.add_row(state.name, state.state)
+        console.print(table)
+        if any(not state.ok for state in states):
+            raise typer.Exit(1)
+
+
+def dataset(name: str, folder: Path | None) -> tuple[Any, Path]:
+    """The module that reads a dataset, and where it lies."""
+    from . import data
+    from .data import smallnorb
+
+    if name != "smallnorb":
+        raise ValueError(f"name: expected smallnorb, got {name!r}; toys are rendered when they are first used")
+    return smallnorb, folder or data.folder() / name
+
+
+def place(
+    accelerator: str,
+    devices: int = 1,
+    nodes: int = 1,
+    strategy: str = "auto",
+    precision: str = "32-true",
+    compile: bool | None = None,
+) -> "tuple[Machine, Fabric]":
+    """The processes that compute; started here, where there are several."""
+    from .training.machine import Machine
+
+    machine = Machine(
+        accelerator=accelerator, devices=devices, nodes=nodes, strategy=strategy, precision=precision, compile=compile
+    )
+    fabric = machine.fabric()
+    fabric.launch()
+    return machine, fabric
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn what a user can mend into one message, without a traceback."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        stop(f"{error.name} is missing: pip install {error.name}")
+    except (UserError, ValueError, OSError, ImportError) as error:
+        stop(str(error))
+    except KeyboardInterrupt:
+        stop("stopped at once; what was saved before is whole", 130)
+
+
+def stop(message: str, code: int = 1) -> None:
+    Console(stderr=True, highlight=False).print(message, style="red", markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def grid(*columns: str, title: str) -> Table:
+    return Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False)
 
 
 @app.command()
@@ -38,7 +321,7 @@ def info(
 
 
 def _versions() -> Table:
-    table = Table("package", "version", title="Versions", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("package", "version", title="Versions")
     table.add_row("python", platform.python_version())
     for package in ("capsroute", "torch", "numpy", "triton", "onnx", "onnxruntime"):
         try:

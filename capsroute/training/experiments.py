@@ -1,0 +1,62 @@
+"""The runs that can be asked for by name: each a function that returns a complete config."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .config import Config, SettingError, from_dict
+from .task import Task
+from .vision import Vision, VisionConfig
+
+
+def smallnorb() -> VisionConfig:
+    """The paper's experiment: smallNORB, 50 epochs."""
+    return VisionConfig(experiment="smallnorb", data="smallnorb")
+
+
+def toys96() -> VisionConfig:
+    """The paper's regime on rendered toys of smallNORB's size."""
+    return VisionConfig(experiment="toys96", data="toys")
+
+
+def toys() -> VisionConfig:
+    """Rendered toys at 48x48, for minutes on a CPU."""
+    return VisionConfig(
+        experiment="toys", data="toys", size=48, padding=8, epochs=1, validate_every=0.25, validate_on=1000
+    )
+
+
+def debug() -> VisionConfig:
+    """A few steps on tiny toys, to see that everything runs."""
+    return VisionConfig(
+        experiment="debug",
+        data="toys",
+        size=32,
+        padding=4,
+        epochs=2,
+        log_every=5,
+        train_on=200,
+        validate_on=100,
+        test_on=100,
+    )
+
+
+EXPERIMENTS: dict[str, Callable[[], VisionConfig]] = {e.__name__: e for e in (toys, toys96, smallnorb, debug)}
+
+
+def config_of(name: str) -> VisionConfig:
+    """An experiment's config, by name."""
+    if name not in EXPERIMENTS:
+        raise SettingError(f"{name}: no such experiment, expected one of {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]()
+
+
+def saved_config(values: dict[str, Any]) -> VisionConfig:
+    """The config a run's folder holds."""
+    return from_dict(type(config_of(str(values.get("experiment")))), values)
+
+
+def task_of(config: Config) -> Task:
+    """The network and data of a config."""
+    if isinstance(config, VisionConfig):
+        return Vision(config)
+    raise TypeError(f"config: expected one of an experiment, got {type(config).__name__}")
