@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from .errors import UserError
+from .errors import StoppedError, UserError
 from .pretrained import HOME, SHIPPED
 from .routing import IMPLS, pick
 from .routing.agreement import AGREEMENTS
@@ -290,6 +290,8 @@ def told() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         stop(f"{error.name} is missing: pip install {error.name}")
+    except StoppedError as error:
+        stop(str(error), 130)
     except (UserError, ValueError, OSError, ImportError) as error:
         stop(str(error))
     except KeyboardInterrupt:

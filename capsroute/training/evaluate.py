@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .task import Source
 
-EVAL_BATCH = 100
+EVAL_BATCH = {"cuda": 200}  # a CPU is fastest while a batch stays in its caches
 
 
 @torch.inference_mode()
@@ -17,13 +17,13 @@ def scores_of(
     network: nn.Module,
     source: Source,
     fabric: Fabric,
-    batch_size: int = EVAL_BATCH,
     tick: Callable[[int], None] | None = None,
 ) -> Tensor:
     """Final scores of every sample, [n, classes] on the CPU; processes share the work."""
     was_training = network.training
     network.eval()
     kind = next(network.parameters())
+    batch_size = EVAL_BATCH.get(kind.device.type, 20)
     n, world = len(source), fabric.world_size
     each = -(-n // world)
     rows = torch.arange(fabric.global_rank * each, (fabric.global_rank + 1) * each).clamp(
@@ -32,7 +32,8 @@ def scores_of(
     parts = []
     for some in rows.split(batch_size):
         inputs = (x.to(kind.dtype) for x in source.plain(some.to(kind.device)))
-        parts.append(network(*inputs).a.float())
+        with torch.backends.cudnn.flags(allow_tf32=False):  # results in full precision
+            parts.append(network(*inputs).a.float())
         if tick:
             tick(len(some))
     network.train(was_training)

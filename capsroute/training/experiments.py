@@ -15,7 +15,7 @@ def smallnorb() -> VisionConfig:
 
 def toys96() -> VisionConfig:
     """The paper's regime on rendered toys of smallNORB's size."""
-    return VisionConfig(experiment="toys96", data="toys")
+    return VisionConfig(experiment="toys96", data="toys", epochs=30)
 
 
 def toys() -> VisionConfig:

@@ -13,7 +13,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import StoppedError, UserError
 from . import checkpoint
 from .distributed import share_batch_statistics
 from .evaluate import deviation, scores_of, summarise
@@ -33,10 +33,6 @@ class NonFiniteLossError(UserError):
     """Training came to a loss that is not a number; the message says where, and where the state is saved."""
 
 
-class InterruptedRunError(UserError):
-    """The run was asked to stop, and saved."""
-
-
 def train(
     task: Task,
     run: RunFolder,
@@ -48,8 +44,7 @@ def train(
     console: "Console | None" = None,
 ) -> dict[str, Any]:
     """Train to the end and save the final weights; returns the run's record."""
-    with fabric.rank_zero_first():
-        loop = Loop(task, run, machine, fabric, console)
+    loop = Loop(task, run, machine, fabric, console)
     loop.start(resume, note)
     loop.go()
     return loop.finish()
@@ -74,8 +69,9 @@ class Loop:
         self.wrapped = fabric.setup_module(compiled)  # pyright: ignore[reportArgumentType]
         self.optimizer = self.config.optimizer(self.network)
 
-        self.source = self._source("train")
-        self.held_out = task.source("validation", fabric.device)
+        with fabric.rank_zero_first(local=True):  # the first makes and caches what the others then read
+            self.source = self._source("train")
+            self.held_out = task.source("validation", fabric.device)
         self.per_epoch = len(self.source) // self.config.batch_size
         if not self.per_epoch:
             raise ValueError(
@@ -153,9 +149,7 @@ class Loop:
                     saved = time.monotonic()
                 if asked and self.step_number < self.steps:
                     again = f"go on with: capsroute train --resume {self.run.path}"
-                    raise InterruptedRunError(
-                        f"stopped and saved after step {self.step_number:,} of {self.steps:,}; {again}"
-                    )
+                    raise StoppedError(f"stopped and saved after step {self.step_number:,} of {self.steps:,}; {again}")
 
     def finish(self) -> dict[str, Any]:
         """Final weights, as a network that `from_pretrained` reads."""

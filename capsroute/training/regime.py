@@ -24,6 +24,7 @@ class Regime:
     lr_max: float = 5e-4
     beta1_max: float = 0.999
     beta1_min: float = 0.8991
+    beta2: float = 0.999
     warmup: float = 0.1  # share of the steps until rate and momentum turn
     mixup: float = 0.2  # both parameters of the Beta distribution; 0 for none
 
@@ -33,6 +34,7 @@ class Regime:
             ("batch_size", self.batch_size >= 1, "at least 1"),
             ("lr_min", 0 < self.lr_min <= self.lr_max, "above 0 and at most lr_max"),
             ("beta1_min", 0 <= self.beta1_min <= self.beta1_max < 1, "0 <= beta1_min <= beta1_max < 1"),
+            ("beta2", 0 <= self.beta2 < 1, "at least 0 and below 1"),
             ("warmup", 0 < self.warmup < 1, "between 0 and 1"),
             ("mixup", self.mixup >= 0, "at least 0"),
         ):
@@ -47,7 +49,7 @@ class Regime:
         return lr, self.beta1_max - height * (self.beta1_max - self.beta1_min)
 
     def optimizer(self, network: nn.Module) -> torch.optim.RAdam:
-        return torch.optim.RAdam(network.parameters(), lr=self.lr_min, betas=(self.beta1_max, 0.999))
+        return torch.optim.RAdam(network.parameters(), lr=self.lr_min, betas=(self.beta1_max, self.beta2))
 
     def turn_to(self, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
         """Set the rate and momentum of a step."""

@@ -64,9 +64,8 @@ class Vision:
         return PairSource(pairs, self.config.padding, device) if len(pairs.category) else None
 
     def describe(self) -> dict[str, Any]:
-        where = self.where
         held_out = self._held_out_instances(self._load("train", None)).tolist() if self.config.held_out else "none"
-        return {"data": self.config.data, "data folder": str(where), "instances held out": held_out}
+        return {"data": self.config.data, "instances held out": held_out}
 
     @cached_property
     def where(self) -> Path:
