@@ -1,7 +1,8 @@
 """Routing by agreement for PyTorch."""
 
 from .layers import Routing
+from .pretrained import load
 from .routing import Capsules, route
 
 __version__ = "0.1.0"
-__all__ = ["Capsules", "Routing", "route"]
+__all__ = ["Capsules", "Routing", "load", "route"]

@@ -15,14 +15,14 @@ class Shipped(NamedTuple):
     experiment: str
 
 
-SHIPPED = {"smallnorb": Shipped(SmallNORB, "smallnorb"), "toys": Shipped(SmallNORB, "toys96")}
+SHIPPED = {"smallnorb": Shipped(SmallNORB, "smallnorb")}
 
 
 def load(name: str) -> SmallNORB:
     """A network trained and shipped with capsroute, ready to classify.
 
     Args:
-        name: `"smallnorb"` or `"toys"`. The model card beside the weights says more.
+        name: `"smallnorb"`. The model card beside the weights says more.
     """
     if name not in SHIPPED:
         raise ValueError(f"name: expected one of {list(SHIPPED)}, got {name!r}")

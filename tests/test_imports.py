@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "capsroute"
-ORDER = ["routing", "layers", "nets", "training", "cli"]
+ORDER = ["routing", "layers", "nets", "data", "analysis", "training", "cli"]
 IMPLEMENTATIONS = ["reference", "moments", "blocked"]
 CORE = ["routing", "layers", "nets"]
 
@@ -57,7 +57,7 @@ known = set(sys.modules)
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         root = name.split(".")[0]
-        if root in ("typer", "rich", "lightning", "transformers", "matplotlib", "sklearn", "pooch", "safetensors"):
+        if root in ("typer", "rich", "lightning", "transformers", "matplotlib", "sklearn", "pooch", "safetensors", "huggingface_hub"):
             raise ImportError(f"{name} is not to be imported by the core")
 sys.meta_path.insert(0, Refuse())
 from capsroute import Routing

@@ -43,11 +43,6 @@ def centre(f_a_inp: Tensor, x: Tensor) -> Tensor:
         return (f_a_inp.mT @ x.flatten(-2)).unflatten(-1, x.shape[-2:]).squeeze(-3) / total
 
 
-def small_product(x: Tensor, y: Tensor) -> Tensor:
-    """`x @ y` for matrices of a few numbers: a compiler fuses a sum with what surrounds it, but not a product."""
-    return (x.unsqueeze(-1) * y.unsqueeze(-3)).sum(-2) if torch.compiler.is_compiling() else x @ y
-
-
 def route(
     a_inp: Tensor,  # [..., i]
     mu_inp: Tensor,  # [..., i, c, d]
@@ -85,8 +80,8 @@ def route(
             p, g = agreement.weights(sig2)
             theta = torch.cat(
                 [
-                    -small_product(p, WW.mT).flatten(-2),
-                    2 * small_product(p * m, W.mT).flatten(-2),
+                    -(p @ WW.mT).flatten(-2),
+                    2 * (p * m @ W.mT).flatten(-2),
                     (F.logsigmoid(a) + g - (p * m * m).sum((-2, -1))).unsqueeze(-1),
                 ],
                 -1,
@@ -94,8 +89,8 @@ def route(
             R = torch.softmax(phi @ theta.mT, dim=-1)  # [..., i, j]
             S = (f_phi.mT @ R).mT  # so that the gradient of R is laid out as R is, [..., j, ck + cd + 1]
         D_xx, D_x, D = S.split([d_cov * row.numel(), d_cov * d_inp, 1], -1)
-        D_VV = small_product(D_xx.unflatten(-1, (d_cov, -1)), WW)  # sum_i D_use V V, votes counted from the centre's
-        D_V = small_product(D_x.unflatten(-1, (d_cov, -1)), W)  # sum_i D_use V, likewise, [..., j, c, h]
+        D_VV = D_xx.unflatten(-1, (d_cov, -1)) @ WW  # sum_i D_use V V, votes counted from the centre's, [..., j, c, h]
+        D_V = D_x.unflatten(-1, (d_cov, -1)) @ W  # sum_i D_use V, likewise
         D = D.unsqueeze(-1)  # [..., j, 1, 1]
         used = D + eps
         a = (beta_use + beta_ign) * D[..., 0, 0] - beta_ign * f_total

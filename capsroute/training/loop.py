@@ -179,7 +179,7 @@ class Loop:
         """Whether any process was asked to stop; several agree on it where a row ends, for it costs an exchange."""
         if self.fabric.world_size == 1 or self.filled:
             return stop and self.fabric.world_size == 1
-        votes = self.fabric.all_reduce(torch.tensor(float(stop), device=self.fabric.device), "sum")
+        votes = self.fabric.all_reduce(torch.tensor(float(stop), device=self.fabric.device), reduce_op="sum")
         return bool(votes)
 
     def _save_due(self, since: float) -> bool:
@@ -192,7 +192,7 @@ class Loop:
 
     def _log(self, display: "Display | None") -> None:
         """Close a row of the log: mean and deviation over its batches."""
-        rows = self.fabric.all_reduce(self.record[: self.filled].clone(), "mean")
+        rows = self.fabric.all_reduce(self.record[: self.filled].clone(), reduce_op="mean")
         assert isinstance(rows, Tensor)
         loss, accuracy = rows.cpu().unbind(1)
         lr, beta1 = self.config.cycle(self.step_number - 1, self.steps)
