@@ -22,8 +22,8 @@ setup: .venv/stamp ## create .venv with everything needed here
 	@$(PIP) -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup ## train a small network of capsules and watch it route
-	@$(BIN)/python examples/quickstart.py
+demo: setup ## render toys, train the paper's network on them, and write the report
+	@$(BIN)/capsroute train toys --report
 
 test: setup ## formatting, lint, types, tests and the docs
 	$(BIN)/ruff format --check .
