@@ -57,7 +57,7 @@ known = set(sys.modules)
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         root = name.split(".")[0]
-        if root in ("typer", "rich", "lightning", "transformers", "matplotlib", "sklearn", "pooch", "safetensors", "huggingface_hub"):
+        if root in "typer rich lightning transformers matplotlib sklearn pooch safetensors huggingface_hub".split():
             raise ImportError(f"{name} is not to be imported by the core")
 sys.meta_path.insert(0, Refuse())
 from capsroute import Routing

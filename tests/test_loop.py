@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from capsroute.errors import StoppedError
@@ -95,6 +96,22 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.M
     assert same(state(tmp_path / "halves"), state(tmp_path / "whole"))
     assert learned(tmp_path / "halves") == learned(tmp_path / "whole")
     assert RunFolder(tmp_path / "halves").read_json("run.json")["resumed"][0]["step"] == stop
+
+
+def test_a_guided_run_goes_on_bit_for_bit_and_leaves_the_network_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_tiny(tmp_path / "whole", guide=1.0)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(StoppedError):
+            run_tiny(tmp_path / "halves", guide=1.0)
+    run_tiny(tmp_path / "halves", resume=True, guide=1.0)
+    assert same(state(tmp_path / "halves"), state(tmp_path / "whole"))
+    run_tiny(tmp_path / "alone")
+    guided, alone = (load_file(tmp_path / name / "model/model.safetensors") for name in ("whole", "alone"))
+    assert guided.keys() == alone.keys()
+    assert not same(guided, alone)
 
 
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
@@ -195,13 +212,17 @@ def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
         run_tiny(tmp_path, batch_size=41)
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from Linux")
 def test_one_step_at_full_size_takes_little_memory(tmp_path: Path) -> None:
     """The paper's network, batch 20, 96x96: at most 1.5 GiB above the idle process."""
     code = """
-import resource, torch
+import torch
+from pathlib import Path
 from capsroute.nets import SmallNORB
 from capsroute.training.regime import Regime, mixed_loss
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
 network, regime = SmallNORB(), Regime()
 optimizer = regime.optimizer(network)
 images, target, weight = torch.rand(20, 2, 96, 96), torch.randint(5, (20,)), torch.rand(20)

@@ -165,7 +165,7 @@ def some_test_pairs(data: Path, which: np.ndarray) -> tuple[Tensor, np.ndarray]:
 @pytest.mark.data
 @pytest.mark.parametrize(("weights", "least"), [("official", 193), ("shipped", 189)])
 def test_trained_weights_recognise_smallnorb(data: Path, weights: str, least: int) -> None:
-    """200 of the test pairs: 98.8% and 97.7% of all are right, so fewer than these would have a chance below 1 in 100."""
+    """200 test pairs: 98.8% and 97.7% of all are right, so fewer than this would have a chance below 1 in 100."""
     network = SmallNORB.from_official(data / OFFICIAL).eval() if weights == "official" else capsroute.load("smallnorb")
     images, category = some_test_pairs(data, np.random.default_rng(0).permutation(24_300)[:200])
     with torch.no_grad():

@@ -17,6 +17,7 @@ from ..errors import StoppedError, UserError
 from . import checkpoint
 from .distributed import share_batch_statistics
 from .evaluate import deviation, scores_of, summarise
+from .guide import Guided
 from .machine import Machine, describe
 from .regime import Plan, plan_epoch
 from .runs import RunFolder
@@ -64,10 +65,12 @@ class Loop:
         self.network = task.network()
         if fabric.world_size > 1:
             share_batch_statistics(self.network)
-        self.network.to(fabric.device)
-        compiled = torch.compile(self.network, dynamic=False) if machine.compiles(fabric.device) else self.network
-        self.wrapped = fabric.setup_module(compiled)  # pyright: ignore[reportArgumentType]
-        self.optimizer = self.config.optimizer(self.network)
+        guided = Guided(self.network, len(task.names)) if self.config.guide else None
+        self.learner = (guided or self.network).to(fabric.device)
+        compiled = machine.compiles(fabric.device) and not guided
+        module = torch.compile(self.learner, dynamic=False) if compiled else self.learner
+        self.wrapped = fabric.setup_module(module)  # pyright: ignore[reportArgumentType]
+        self.optimizer = self.config.optimizer(self.learner)
 
         with fabric.rank_zero_first(local=True):  # the first makes and caches what the others then read
             self.source = self._source("train")
@@ -78,7 +81,7 @@ class Loop:
                 f"batch_size: expected at most the {len(self.source)} samples, got {self.config.batch_size}"
             )
         self.steps = self.config.epochs * self.per_epoch
-        self.plain = PlainStep(fabric, self.wrapped, self.source, self.config.batch_size)
+        self.plain = PlainStep(fabric, self.wrapped, self.source, self.config.batch_size, guided, self.config.guide)
         self.step_number, self.seconds, self.filled = 0, 0.0, 0
         self.record = torch.zeros(self.config.log_every, 2, device=fabric.device)  # loss and accuracy of the open row
         self.board: Any = None
@@ -92,7 +95,7 @@ class Loop:
     def start(self, resume: bool, note: str) -> None:
         """Open the run's folder, or continue what it holds."""
         if resume and self.run.checkpoint.exists():
-            record, facts = checkpoint.load(self.run.checkpoint, self.network, self.optimizer)
+            record, facts = checkpoint.load(self.run.checkpoint, self.learner, self.optimizer)
             self.record[: len(record)] = record.to(self.record)
             self.step_number, self.seconds, self.filled = facts["step"], facts["seconds"], len(record)
         self.fabric.barrier()
@@ -226,12 +229,12 @@ class Loop:
     def _save(self) -> None:
         if self.fabric.is_global_zero:
             facts = {"step": self.step_number, "seconds": self.seconds, "config": dataclasses.asdict(self.config)}
-            checkpoint.save(self.run.checkpoint, self.network, self.optimizer, self.record[: self.filled], facts)
+            checkpoint.save(self.run.checkpoint, self.learner, self.optimizer, self.record[: self.filled], facts)
         self.fabric.barrier()
 
     def _snapshot(self) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
         """The state to run steps again from, should one of them fail."""
-        weights = {name: t.clone() for name, t in self.network.state_dict().items()}
+        weights = {name: t.clone() for name, t in self.learner.state_dict().items()}
         return self.step_number, self.filled, weights, copy.deepcopy(self.optimizer.state_dict())
 
     def _check(self, snapshot: tuple[int, int, dict[str, Any], dict[str, Any]]) -> None:
@@ -241,7 +244,7 @@ class Loop:
             return
         first, filled, weights, state = snapshot
         bad = first + int((~fine[filled:]).int().argmax())
-        self.network.load_state_dict(weights)
+        self.learner.load_state_dict(weights)
         self.optimizer.load_state_dict(state)
         self.step_number, self.filled = first, filled
         while self.step_number < bad:
@@ -253,7 +256,7 @@ class Loop:
         facts = {"step": bad, "epoch": epoch, "batch": k, "rows": batch.rows.tolist()}
         facts["weights finite"] = all(bool(p.isfinite().all()) for p in self.network.parameters())
         extra = {f"inputs.{i}": x for i, x in enumerate(inputs)} | {f"plan.{n}": t for n, t in batch._asdict().items()}
-        checkpoint.save(self.run.failure, self.network, self.optimizer, self.record[: self.filled], facts, **extra)
+        checkpoint.save(self.run.failure, self.learner, self.optimizer, self.record[: self.filled], facts, **extra)
         raise NonFiniteLossError(
             f"the loss of step {bad:,} (epoch {epoch + 1}, batch {k + 1}) is not finite; the state before it and "
             f"the batch are in {self.run.failure}. A lower lr_max may help."

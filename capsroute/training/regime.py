@@ -27,6 +27,7 @@ class Regime:
     beta2: float = 0.999
     warmup: float = 0.1  # share of the steps until rate and momentum turn
     mixup: float = 0.2  # both parameters of the Beta distribution; 0 for none
+    guide: float = 0.0  # weight of readouts on the way, which speed up short runs; see guide.py
 
     def __post_init__(self) -> None:
         for name, ok, expected in (
@@ -37,6 +38,7 @@ class Regime:
             ("beta2", 0 <= self.beta2 < 1, "at least 0 and below 1"),
             ("warmup", 0 < self.warmup < 1, "between 0 and 1"),
             ("mixup", self.mixup >= 0, "at least 0"),
+            ("guide", self.guide >= 0, "at least 0"),
         ):
             if not ok:
                 raise ValueError(f"{name}: expected {expected}, got {getattr(self, name)}")

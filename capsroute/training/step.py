@@ -6,6 +6,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
+from .guide import Guided
 from .regime import Plan, mix, mixed_loss
 from .task import Source
 
@@ -15,8 +16,16 @@ Step = Callable[[Plan], Tensor]  # a batch in, gradients left in the network, [l
 class PlainStep:
     """Takes this process's share of a batch through the network and back."""
 
-    def __init__(self, fabric: Fabric, network: nn.Module, source: Source, batch_size: int):
-        self.fabric, self.network, self.source = fabric, network, source
+    def __init__(
+        self,
+        fabric: Fabric,
+        network: nn.Module,
+        source: Source,
+        batch_size: int,
+        guided: Guided | None = None,
+        guide: float = 0.0,
+    ):
+        self.fabric, self.network, self.source, self.guided, self.guide = fabric, network, source, guided, guide
         each = batch_size // fabric.world_size
         self.share = slice(fabric.global_rank * each, (fabric.global_rank + 1) * each)
 
@@ -27,7 +36,11 @@ class PlainStep:
     def gradients(self, batch: Plan) -> Tensor:
         inputs, target, other, weight = self.samples(batch)
         loss, hit = mixed_loss(self.network(*inputs).a, target, other, weight)
-        self.fabric.backward(loss)
+        total = loss
+        if self.guided:
+            for scores in self.guided.scores:
+                total = total + self.guide * mixed_loss(scores, target, other, weight)[0]
+        self.fabric.backward(total)
         return torch.stack([loss.detach(), hit])
 
     def samples(self, batch: Plan) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
