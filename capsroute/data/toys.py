@@ -26,7 +26,7 @@ from .toybox.parts import varied
 from .toybox.stage import LIGHTINGS, Toy, pictures, placed, shadows
 from .toybox.trucks import TRUCKS, truck
 
-VERSION = 1  # of the pictures: to be raised with every change of them, so that no old cache is read
+VERSION = 2  # of the pictures: to be raised with every change of them, so that no old cache is read
 INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}  # as in smallNORB
 N_ELEVATIONS, N_AZIMUTHS, N_LIGHTINGS = 9, 18, len(LIGHTINGS)
 BATCH = 18  # views at once

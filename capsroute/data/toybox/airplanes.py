@@ -1,4 +1,7 @@
-"""Ten airplanes, each a row of a table of proportions and parts."""
+"""Ten airplanes, each a row of a table of proportions and parts.
+
+All have a slender light hull, wings about as wide as it is long, a tailplane and one or two fins.
+"""
 
 from dataclasses import dataclass
 
@@ -36,32 +39,32 @@ class Airplane:
 
 
 AIRPLANES = (
-    Airplane(2.3, 0.52, 0.35, 0.62, 0.32, -0.5, length=2.5, radius=0.15, engines="pods", engine_y=0.42, windows=True),
-    Airplane(1.9, 0.42, 0.95, 0.0, 0.42, -0.8, length=1.6, radius=0.15, nose=0.12, second_wing=True, propeller=True,
-             gear=True, struts=True, tail_span=0.72, fin_sweep=0.08, fin=0.34),
-    Airplane(1.35, 1.25, 0.08, 1.15, 0.45, -0.3, rise=0.0, length=2.3, radius=0.13, nose=0.8, tail_span=0.0,
-             canopy=True, fin=0.5, fin_sweep=0.4),
-    Airplane(2.0, 0.5, 0.5, 0.1, 0.38, -0.6, rise=0.08, length=1.75, radius=0.15, nose=0.2, propeller=True, canopy=True,
-             tail_span=0.75, fin=0.36, fin_sweep=0.12),
-    Airplane(1.8, 0.46, 0.45, 0.5, 0.05, -0.6, length=2.4, radius=0.15, engines="rear", tail="high", windows=True,
-             fin=0.5, fin_sweep=0.35),
-    Airplane(2.2, 0.42, 0.85, 0.02, 0.38, 1.1, rise=0.02, length=1.7, radius=0.15, nose=0.2, propeller=True,
-             floats=True,
-             struts=True, tail_span=0.75, fin=0.4, fin_sweep=0.14),
-    Airplane(1.5, 0.85, 0.3, 0.6, 0.2, 0.1, rise=0.0, length=2.3, radius=0.16, nose=0.7, tail="twin", canopy=True,
-             tail_span=0.95, fin=0.4, fin_sweep=0.3),
-    Airplane(2.4, 0.5, 0.4, 0.14, 0.3, -0.5, rise=0.06, length=1.9, radius=0.17, nose=0.25, engines="props",
+    # airliner, biplane, swept fighter, low-wing sports plane, business jet
+    Airplane(2.3, 0.52, 0.35, 0.5, 0.32, -0.5, length=2.4, radius=0.15, engines="pods", engine_y=0.42, windows=True),
+    Airplane(2.0, 0.4, 0.95, 0.0, 0.36, -0.8, length=1.85, radius=0.14, nose=0.14, second_wing=True, propeller=True,
+             gear=True, struts=True, tail_span=0.78, fin_sweep=0.12, fin=0.38),
+    Airplane(2.0, 0.62, 0.35, 0.6, 0.34, -0.3, rise=0.0, length=2.35, radius=0.14, nose=0.6, canopy=True, fin=0.46,
+             fin_sweep=0.28),
+    Airplane(2.1, 0.5, 0.5, 0.1, 0.34, -0.6, rise=0.08, length=1.9, radius=0.15, nose=0.2, propeller=True, canopy=True,
+             tail_span=0.78, fin=0.38, fin_sweep=0.14),
+    Airplane(2.05, 0.48, 0.45, 0.36, 0.22, -0.6, length=2.3, radius=0.15, engines="rear", tail="high", windows=True,
+             fin=0.44, fin_sweep=0.25),
+    # floatplane, twin-fin fighter, twin propellers, high-wing plane, four propellers
+    Airplane(2.2, 0.44, 0.8, 0.02, 0.36, 1.0, rise=0.02, length=2.0, radius=0.15, nose=0.2, propeller=True,
+             floats=True, struts=True, tail_span=0.78, fin=0.4, fin_sweep=0.14),
+    Airplane(1.95, 0.6, 0.45, 0.36, 0.28, 0.1, rise=0.0, length=2.25, radius=0.16, nose=0.5, tail="twin", canopy=True,
+             tail_span=0.95, fin=0.4, fin_sweep=0.24),
+    Airplane(2.4, 0.5, 0.4, 0.14, 0.3, -0.5, rise=0.06, length=2.0, radius=0.16, nose=0.25, engines="props",
              engine_y=0.4, windows=True, tail_span=0.85, fin=0.42, fin_sweep=0.2),
-    Airplane(2.3, 0.38, 0.8, 0.02, 0.36, 1.05, rise=0.02, length=1.7, radius=0.16, nose=0.2, propeller=True, gear=True,
-             struts=True, tail_span=0.75, fin=0.36, fin_sweep=0.16),
-    Airplane(2.5, 0.46, 0.5, 0.12, 0.34, 0.5, rise=0.02, length=2.1, radius=0.16, nose=0.2, engines="four props",
-             engine_y=0.4, tail="twin", tail_span=0.9, fin=0.34, fin_sweep=0.1),
+    Airplane(2.4, 0.38, 0.7, 0.04, 0.36, 1.05, rise=0.02, length=1.85, radius=0.15, nose=0.2, propeller=True, gear=True,
+             struts=True, tail_span=0.8, fin=0.38, fin_sweep=0.16),
+    Airplane(2.5, 0.46, 0.5, 0.14, 0.34, 0.4, rise=0.02, length=2.15, radius=0.16, nose=0.25, engines="four props",
+             engine_y=0.4, tail="twin", tail_span=0.9, fin=0.36, fin_sweep=0.12),
 )  # fmt: skip
 
 
 def airplane(s: Airplane, rng: np.random.Generator) -> list[Solid]:
-    skin, wings = rng.uniform(0.55, 0.95), rng.uniform(0.45, 0.95)
-    trim = rng.uniform(0.15, 0.5)
+    skin, wings, trim = rng.uniform(0.76, 0.9), rng.uniform(0.72, 0.86), rng.uniform(0.35, 0.5)
     front, r = s.length / 2, s.radius
     hull_end, tail_end = -0.25 * s.length, -front
     parts = [
@@ -145,12 +148,12 @@ def _engines(s: Airplane, paint: float, trim: float) -> list[Solid]:
 def _undercarriage(s: Airplane, trim: float, paint: float) -> list[Solid]:
     r, parts, x = s.radius, [], s.wing_x - 0.08
     for side in SIDES:
-        y = side * (0.36 if s.floats else 0.3)
+        y = side * 0.3
         low = -r - (0.26 if s.floats else 0.2)
         parts.append(rod((x, side * r * 0.5, -0.7 * r), (x, y, low), 0.025, trim))
         if s.floats:
             parts.append(rod((x - 0.4, side * r * 0.5, -0.7 * r), (x - 0.4, y, low), 0.025, trim))
-            parts.append(ball((x - 0.12, y, low - 0.04), (0.72, 0.1, 0.09), paint))
+            parts.append(ball((x - 0.12, y, low - 0.04), (0.56, 0.09, 0.08), paint))
         else:
             parts.append(rod((x, y - 0.035, low), (x, y + 0.035, low), 0.1, 0.1))
     return parts

@@ -1,4 +1,7 @@
-"""Ten animals, each a row of a table of proportions and parts."""
+"""Ten animals, each a row of a table of proportions and parts.
+
+All stand on four legs under a rounded trunk and have a neck, a head with ears, and a tail.
+"""
 
 from dataclasses import dataclass
 
@@ -31,27 +34,28 @@ class Animal:
 
 
 ANIMALS = (
-    Animal("elephant", 0.62, 0.44, 0.46, 0.55, 0.17, 0.26, 0.22, 20.0, 0.3, 0.34, 0.1, 0.1, 0.45, 0.03, -70.0,
-           0.36, 6.0),
-    Animal("horse", 0.58, 0.25, 0.29, 0.72, 0.075, 0.15, 0.55, 52.0, 0.15, 0.15, 0.36, 0.09, 0.62, 0.07, -62.0,
-           0.09, 18.0),
-    Animal("bear", 0.6, 0.38, 0.4, 0.36, 0.15, 0.23, 0.25, 18.0, 0.26, 0.27, 0.2, 0.13, 0.1, 0.08, -20.0, 0.11, 16.0),
+    Animal("elephant", 0.62, 0.4, 0.42, 0.6, 0.13, 0.23, 0.22, 20.0, 0.3, 0.34, 0.1, 0.1, 0.45, 0.03, -70.0,
+           0.3, 10.0),
+    Animal("horse", 0.58, 0.27, 0.31, 0.68, 0.08, 0.16, 0.55, 52.0, 0.15, 0.15, 0.36, 0.09, 0.62, 0.07, -62.0,
+           0.09, 15.0),
+    Animal("bear", 0.58, 0.32, 0.35, 0.42, 0.13, 0.2, 0.25, 18.0, 0.26, 0.27, 0.2, 0.13, 0.1, 0.08, -20.0, 0.11, 16.0),
     Animal("pig", 0.56, 0.33, 0.34, 0.27, 0.09, 0.18, 0.18, 5.0, 0.25, 0.25, 0.2, 0.11, 0.2, 0.03, 40.0, 0.12, 10.0),
-    Animal("rhino", 0.7, 0.4, 0.42, 0.4, 0.15, 0.24, 0.3, -6.0, 0.28, 0.25, 0.34, 0.17, 0.35, 0.035, -65.0, 0.1, 8.0),
+    Animal("rhino", 0.66, 0.36, 0.38, 0.42, 0.13, 0.22, 0.3, -6.0, 0.28, 0.25, 0.34, 0.17, 0.35, 0.035, -65.0,
+           0.1, 8.0),
     Animal("dog", 0.46, 0.19, 0.21, 0.45, 0.065, 0.13, 0.28, 50.0, 0.12, 0.17, 0.24, 0.08, 0.42, 0.04, 48.0,
            0.14, 16.0),
-    Animal("giraffe", 0.46, 0.24, 0.28, 0.85, 0.07, 0.15, 1.3, 68.0, 0.13, 0.13, 0.26, 0.075, 0.5, 0.03, -72.0,
-           0.1, 10.0),
+    Animal("giraffe", 0.54, 0.27, 0.31, 0.74, 0.085, 0.17, 0.92, 62.0, 0.15, 0.16, 0.28, 0.09, 0.5, 0.035, -68.0,
+           0.11, 10.0),
     Animal("lion", 0.58, 0.24, 0.26, 0.48, 0.095, 0.16, 0.24, 35.0, 0.18, 0.2, 0.17, 0.11, 0.62, 0.035, 12.0,
            0.08, 20.0),
     Animal("cow", 0.64, 0.31, 0.33, 0.5, 0.085, 0.18, 0.32, 22.0, 0.18, 0.18, 0.3, 0.12, 0.55, 0.03, -72.0, 0.12, 8.0),
-    Animal("crocodile", 0.62, 0.36, 0.22, 0.1, 0.1, 0.46, 0.12, 0.0, 0.18, 0.2, 0.6, 0.11, 0.85, 0.21, -4.0, 0.0, 22.0),
+    Animal("stag", 0.54, 0.24, 0.27, 0.6, 0.075, 0.15, 0.4, 55.0, 0.14, 0.15, 0.27, 0.085, 0.2, 0.06, 15.0, 0.12, 15.0),
 )  # fmt: skip
 
 
 def animal(s: Animal, rng: np.random.Generator) -> list[Solid]:
-    paint = rng.uniform(0.35, 0.85)
-    shade = paint * rng.uniform(0.55, 0.8)
+    paint = rng.uniform(0.42, 0.58)
+    shade = paint * rng.uniform(0.6, 0.75)
     z = s.leg + 0.7 * s.depth  # middle of the trunk
     parts = [
         ball((0, 0, z), (s.body, s.girth, s.depth), paint),
@@ -68,13 +72,7 @@ def animal(s: Animal, rng: np.random.Generator) -> list[Solid]:
     rump = np.array([-0.93 * s.body, 0, z + 0.3 * s.depth])
     up = np.radians(s.tail_up)
     tip = rump + s.tail * np.array([-np.cos(up), 0, np.sin(up)])
-    if s.kind == "crocodile":
-        tip = np.array([-s.body - s.tail, 0.25, 0.06])
-        parts += limb(
-            [shifted(rump, 0.15, 0, -0.05), shifted(rump, -0.4, 0.0, -0.12), tip], [s.tail_radius, 0.14, 0.03], paint
-        )
-    else:
-        parts += limb([rump, tip], [s.tail_radius, s.tail_radius], shade)
+    parts += limb([rump, tip], [s.tail_radius, s.tail_radius], shade)
     if s.kind in ("lion", "cow", "elephant"):
         parts.append(ball(tip, (0.08, 0.06, 0.08), 0.5 * shade))
     if s.kind == "horse":
@@ -91,8 +89,6 @@ def _legs(s: Animal, z: float, paint: float, shade: float) -> list[Solid]:
             length = hip[2] / np.cos(np.radians(swing))
             foot = hip + length * heading(swing)
             foot[1] = side * s.stance
-            if s.kind == "crocodile":
-                hip[1], foot = side * 0.2, np.array([hip[0] + 0.12 * side, side * s.stance, 0.0])
             # the knee bends forwards before, the hock backwards behind
             knee = hip + 0.52 * (foot - hip) + [front * 0.05, 0, 0]
             r = s.leg_radius
@@ -104,7 +100,9 @@ def _legs(s: Animal, z: float, paint: float, shade: float) -> list[Solid]:
 
 
 def _head(s: Animal, nape: np.ndarray, paint: float, shade: float) -> list[Solid]:
-    drop = {"horse": -38.0, "giraffe": -25.0, "cow": -28.0, "rhino": -22.0, "dog": -8.0}.get(s.kind, -10.0)
+    drop = {"horse": -38.0, "giraffe": -25.0, "stag": -25.0, "cow": -28.0, "rhino": -22.0, "dog": -8.0}.get(
+        s.kind, -10.0
+    )
     R = turn(pitch=drop)
     ahead, up = R[:, 0], R[:, 2]
     h = s.head
@@ -119,7 +117,10 @@ def _head(s: Animal, nape: np.ndarray, paint: float, shade: float) -> list[Solid
         if s.kind == "elephant":
             parts.append(
                 ball(
-                    shifted(nape, -0.02, side * 1.05 * h, 0.02), (0.07, s.ear, 1.2 * s.ear), shade, turn(yaw=-28 * side)
+                    shifted(nape, -0.02, side * 1.05 * h, 0.02),
+                    (0.07, s.ear, 1.2 * s.ear),
+                    0.85 * paint,
+                    turn(yaw=-28 * side),
                 )
             )
             parts += limb(
@@ -135,6 +136,11 @@ def _head(s: Animal, nape: np.ndarray, paint: float, shade: float) -> list[Solid
             )
             radii = (0.05, s.ear, 0.06) if sideways else (0.05, 0.5 * s.ear, s.ear)
             parts.append(ball(base + out, radii, shade, None if sideways else R_ear))
+        if s.kind == "stag":
+            base = shifted(middle, 0, side * 0.4 * h, 0) + 0.8 * h * up
+            fork, tips = shifted(base, -0.1, side * 0.14, 0.2), ([-0.16, side * 0.2, 0.46], [0.1, side * 0.22, 0.36])
+            parts += limb([base, fork], [0.04, 0.035], 0.9)
+            parts += [rod(fork, base + tip, 0.035, 0.9, 0.02) for tip in tips]
         if s.kind in ("cow", "giraffe"):
             base = shifted(middle, 0, side * 0.3 * h, 0) + 0.85 * h * up
             reach = [0.06, side * 0.2, 0.22] if s.kind == "cow" else [-0.04, side * 0.02, 0.17]
@@ -154,8 +160,8 @@ def _marks(s: Animal, z: float, shoulder: np.ndarray, nape: np.ndarray, shade: f
     """What is peculiar to a kind and sits on its trunk or neck."""
     if s.kind == "lion":
         return [
-            ball(nape - [0.1, 0, 0.04], (0.24, 0.34, 0.38), 0.6 * shade),
-            ball(shifted(shoulder, -0.02, 0, -0.12), (0.22, 0.25, 0.28), 0.7 * shade),
+            ball(nape - [0.1, 0, 0.04], (0.22, 0.31, 0.35), 0.85 * shade),
+            ball(shifted(shoulder, -0.02, 0, -0.12), (0.22, 0.25, 0.28), 0.85 * shade),
         ]
     if s.kind == "horse":
         middle, along = (shoulder + nape) / 2, nape - shoulder
@@ -163,26 +169,20 @@ def _marks(s: Animal, z: float, shoulder: np.ndarray, nape: np.ndarray, shade: f
         return [ball(shifted(middle, -0.13, 0, 0.1), (0.42, 0.05, 0.13), 0.55 * shade, turn(pitch=pitch))]
     if s.kind == "cow":
         spots = [
-            ball((x * s.body, y * s.girth, z + 0.1), (0.24, 0.12, 0.2), 0.35 * shade)
-            for x, y in ((0.3, 0.9), (-0.4, -0.9), (-0.5, 0.85), (0.25, -0.9))
+            ball((x * s.body, y * s.girth, z + 0.1), (0.18, 0.07, 0.16), shade)
+            for x, y in ((0.3, 0.88), (-0.35, -0.88), (-0.4, 0.86), (0.25, -0.88))
         ]
         return [*spots, ball((-0.42 * s.body, 0, z - 0.9 * s.depth), (0.15, 0.13, 0.13), 0.9)]
     if s.kind == "giraffe":
         along = nape - shoulder
         rings = [
-            rod(shoulder + f * along, shoulder + (f + 0.06) * along, s.neck_radius * (1.38 - 0.4 * f), 0.5 * shade)
-            for f in (0.25, 0.45, 0.65, 0.85)
+            rod(shoulder + f * along, shoulder + (f + 0.06) * along, s.neck_radius * (1.38 - 0.4 * f), shade)
+            for f in (0.3, 0.55, 0.8)
         ]
         spots = [
-            ball((x * s.body, y * s.girth, z + 0.1), (0.12, 0.07, 0.11), 0.5 * shade)
+            ball((x * s.body, y * s.girth, z + 0.1), (0.12, 0.07, 0.11), shade)
             for x in (-0.6, -0.1, 0.45)
             for y in (-0.9, 0.9)
         ]
         return rings + spots
-    if s.kind == "crocodile":
-        ridge = [
-            ball((x, 0, z + 0.9 * s.depth), (0.08, 0.05, 0.07), 0.6 * shade)
-            for x in np.linspace(-0.55, 0.5, 6) * s.body / 0.6
-        ]
-        return ridge
     return []

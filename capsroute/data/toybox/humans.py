@@ -1,10 +1,13 @@
-"""Ten humans, each a row of a table of proportions, poses and parts."""
+"""Ten humans, each a row of a table of proportions, poses and parts.
+
+All are upright, with dark hair or hat, a light top and two arms and two legs of their own pose.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from .parts import DARK, SIDES, heading, limb, profile, shifted
+from .parts import DARK, SIDES, heading, limb, shifted
 from .solids import Solid, ball, box, rod, turn
 
 
@@ -18,7 +21,7 @@ class Human:
     height: float = 1.0  # of trunk and legs
     width: float = 1.0
     bulk: float = 1.0  # thickness of the limbs
-    head: float = 0.155
+    head: float = 0.175
     lean: float = 0.0  # degrees forwards
 
 
@@ -26,28 +29,28 @@ STAND = ((3.0, 6.0, 3.0, 3.0), (-3.0, 6.0, -3.0, 3.0))
 HUMANS = (
     Human(((10.0, 38.0, 40.0, -10.0), (-10.0, 38.0, 30.0, -10.0)),
           ((0.0, 16.0, 0.0, 8.0), (0.0, 16.0, 0.0, 8.0)), "cowboy", "plain", "none", 1.0, 1.05),
-    Human(((0.0, 150.0, 0.0, 165.0), (0.0, 150.0, 0.0, 165.0)),
+    Human(((0.0, 130.0, 0.0, 155.0), (0.0, 130.0, 0.0, 155.0)),
           ((5.0, 14.0, 0.0, 10.0), (-5.0, 14.0, 0.0, 10.0)), "hair", "shorts", "none", 1.0, 0.95),
     Human(((10.0, 28.0, 35.0, 0.0), (-5.0, 28.0, 20.0, -5.0)), STAND, "bun", "dress", "none", 0.96, 0.85, 0.85),
-    Human(((55.0, 20.0, 95.0, -35.0), (60.0, 15.0, 95.0, -20.0)),
-          ((40.0, 10.0, -15.0, 5.0), (-35.0, 8.0, -45.0, 5.0)), "helmet", "plain", "rifle", 0.95, 1.1, 1.1, lean=10.0),
+    Human(((30.0, 20.0, 80.0, -35.0), (40.0, 15.0, 90.0, -20.0)),
+          ((22.0, 10.0, -4.0, 5.0), (-22.0, 8.0, -26.0, 5.0)), "helmet", "plain", "rifle", 0.95, 1.1, 1.1, lean=6.0),
     Human(((-32.0, 10.0, -15.0, 5.0), (34.0, 10.0, 55.0, 5.0)),
           ((28.0, 4.0, 12.0, 2.0), (-24.0, 4.0, -36.0, 2.0)), "cap", "plain", "none", 1.04, 1.0),
-    Human(((60.0, 12.0, 150.0, -5.0), (-55.0, 14.0, 30.0, 0.0)),
-          ((-30.0, 6.0, -75.0, 3.0), (58.0, 6.0, -8.0, 3.0)), "hair", "shorts", "none", 1.0, 0.95, 0.95, lean=14.0),
+    Human(((45.0, 12.0, 115.0, -5.0), (-45.0, 14.0, 20.0, 0.0)),
+          ((-24.0, 6.0, -60.0, 3.0), (42.0, 6.0, -4.0, 3.0)), "hair", "shorts", "none", 1.0, 0.95, 0.95, lean=7.0),
     Human(((35.0, 12.0, 85.0, -42.0), (45.0, 22.0, 100.0, -38.0)),
           ((8.0, 10.0, 3.0, 6.0), (-8.0, 10.0, -10.0, 6.0)), "helmet", "pack", "rifle", 1.0, 1.1, 1.1),
-    Human(((0.0, 160.0, 0.0, 195.0), (10.0, 80.0, 20.0, 105.0)),
-          ((2.0, 3.0, 0.0, 0.0), (-20.0, 12.0, -40.0, 10.0)), "bun", "tutu", "none", 1.0, 0.82, 0.8),
-    Human(((25.0, 10.0, 60.0, 0.0), (20.0, 12.0, 75.0, -5.0)),
-          ((88.0, 10.0, 2.0, 4.0), (86.0, 10.0, -6.0, 4.0)), "hair", "plain", "chair", 1.0, 1.0, 1.0),
-    Human(((20.0, 45.0, 75.0, 20.0), (25.0, 45.0, 70.0, 25.0)),
-          ((25.0, 26.0, -12.0, 12.0), (20.0, 26.0, -18.0, 12.0)), "helmet", "pads", "ball", 0.95, 1.2, 1.25, lean=16.0),
+    Human(((0.0, 115.0, 0.0, 160.0), (10.0, 50.0, 20.0, 60.0)),
+          ((4.0, 6.0, 0.0, 3.0), (-12.0, 12.0, -22.0, 10.0)), "bun", "skirt", "none", 1.0, 0.9, 0.95),
+    Human(((20.0, 10.0, 80.0, -10.0), (20.0, 10.0, 80.0, -10.0)),
+          ((12.0, 8.0, 6.0, 5.0), (-12.0, 8.0, -14.0, 5.0)), "cap", "plain", "crate", 1.0, 1.0, 1.05),
+    Human(((10.0, 34.0, 45.0, 8.0), (15.0, 34.0, 40.0, 10.0)),
+          ((10.0, 18.0, -4.0, 10.0), (6.0, 18.0, -8.0, 10.0)), "helmet", "pads", "ball", 0.95, 1.2, 1.25, lean=4.0),
 )  # fmt: skip
 
 
 def human(s: Human, rng: np.random.Generator) -> list[Solid]:
-    skin, shirt, trousers = rng.uniform(0.65, 0.9), rng.uniform(0.3, 0.95), rng.uniform(0.2, 0.6)
+    skin, shirt, trousers = rng.uniform(0.75, 0.85), rng.uniform(0.66, 0.84), rng.uniform(0.22, 0.34)
     k, b = s.height, s.bulk
     hips = np.array([0.0, 0.0, 0.0])
     R = turn(pitch=-s.lean)
@@ -63,7 +66,7 @@ def human(s: Human, rng: np.random.Generator) -> list[Solid]:
         ball(head, (1.0 * s.head, 0.88 * s.head, 1.15 * s.head), skin, R),
         ball(head + 0.95 * s.head * R[:, 0], 0.035, skin),
     ]
-    bare = s.wear in ("shorts", "tutu", "dress")
+    bare = s.wear in ("shorts", "skirt", "dress")
     hands = []
     for side, arm, leg in zip(SIDES, s.arms, s.legs, strict=True):
         shoulder = neck - 0.07 * up + [0, side * 1.12 * w, 0]
@@ -76,7 +79,7 @@ def human(s: Human, rng: np.random.Generator) -> list[Solid]:
         hip = shifted(hips, 0, side * 0.5 * w, -0.04)
         knee = hip + 0.42 * k * heading(leg[0], leg[1], side)
         foot = knee + 0.42 * k * heading(leg[2], leg[3], side)
-        parts += limb([hip, knee], [0.115 * b, 0.085 * b], skin if s.wear in ("tutu", "dress") else trousers)
+        parts += limb([hip, knee], [0.115 * b, 0.085 * b], skin if s.wear in ("skirt", "dress") else trousers)
         parts += limb([knee, foot], [0.08 * b, 0.058 * b], skin if bare else trousers)
         parts.append(ball(shifted(foot, 0.06, 0, -0.02), (0.145, 0.07, 0.06), DARK))
         hands.append(hand)
@@ -88,12 +91,12 @@ def _hat(s: Human, head: np.ndarray, R: np.ndarray) -> list[Solid]:
     up, ahead, h = R[:, 2], R[:, 0], s.head
     crown = head + 0.35 * h * up
     if s.hat == "cowboy":
-        brim = [rod(crown + 0.2 * h * up, crown + 0.42 * h * up, 1.95 * h, 0.3)]
-        return [*brim, rod(crown + 0.3 * h * up, crown + 1.35 * h * up, 1.05 * h, 0.3, 0.75 * h)]
+        brim = [rod(crown + 0.2 * h * up, crown + 0.42 * h * up, 1.7 * h, 0.25)]
+        return [*brim, rod(crown + 0.3 * h * up, crown + 1.35 * h * up, 1.05 * h, 0.25, 0.75 * h)]
     if s.hat == "helmet":
         return [
-            ball(crown, (1.22 * h, 1.15 * h, 1.0 * h), 0.35, R),
-            rod(crown - 0.1 * h * up, crown + 0.1 * h * up, 1.32 * h, 0.35),
+            ball(crown, (1.15 * h, 1.08 * h, 0.95 * h), 0.25, R),
+            rod(crown - 0.1 * h * up, crown + 0.1 * h * up, 1.22 * h, 0.25),
         ]
     if s.hat == "cap":
         return [
@@ -110,12 +113,9 @@ def _clothes(
     s: Human, hips: np.ndarray, chest: np.ndarray, up: np.ndarray, shirt: float, trousers: float
 ) -> list[Solid]:
     if s.wear == "dress":
-        return [rod(hips - 0.5 * s.height * up, hips + 0.2 * s.height * up, 0.38, shirt, 0.12)]
-    if s.wear == "tutu":
-        return [
-            rod(hips - 0.06 * up, hips + 0.03 * up, 0.42, 0.95, 0.36),
-            rod(hips - 0.12 * up, hips - 0.06 * up, 0.3, 0.9, 0.4),
-        ]
+        return [rod(hips - 0.4 * s.height * up, hips + 0.2 * s.height * up, 0.29, shirt, 0.12)]
+    if s.wear == "skirt":
+        return [rod(hips - 0.2 * s.height * up, hips + 0.12 * s.height * up, 0.27, trousers, 0.12)]
     if s.wear == "pack":
         return [
             box(chest - [0.24, 0, 0.0], (0.2, 0.32, 0.4), 0.4),
@@ -130,13 +130,10 @@ def _items(s: Human, hands: list[np.ndarray], hips: np.ndarray, chest: np.ndarra
     right, left = hands
     if s.item == "rifle":
         along = (left - right) / np.linalg.norm(left - right)
-        butt, tip = right - 0.28 * along, left + 0.55 * along
+        butt, tip = right - 0.2 * along, left + 0.3 * along
         return [rod(right, tip, 0.03, DARK), *limb([butt, right + 0.3 * along], [0.07, 0.045], 0.3)]
-    if s.item == "chair":
-        seat = box((0.16, 0, -0.16), (0.56, 0.5, 0.08), 0.5)
-        back = profile([(-0.19, -0.16), (-0.12, -0.16), (-0.2, 0.42), (-0.26, 0.42)], 0.48, 0.5)
-        legs = [rod((x, y, -0.52), (x, y, -0.16), 0.035, 0.5) for x in (-0.08, 0.4) for y in (-0.2, 0.2)]
-        return [seat, back, *legs]
+    if s.item == "crate":
+        return [box((right + left) / 2 + [0.06, 0, 0.06], (0.22, 0.36, 0.22), 0.5)]
     if s.item == "ball":
         return [ball(shifted(right, 0.06, 0.05, 0), (0.15, 0.09, 0.09), 0.4, R)]
     return []

@@ -31,11 +31,11 @@ class Lighting(NamedTuple):
 
 
 LIGHTINGS = (
-    Lighting(-50.0, 50.0, 0.75, 0.3),
-    Lighting(55.0, 45.0, 0.7, 0.3),
+    Lighting(-50.0, 50.0, 0.7, 0.34),
+    Lighting(55.0, 45.0, 0.66, 0.34),
     Lighting(0.0, 75.0, 0.6, 0.4),
-    Lighting(-115.0, 38.0, 0.7, 0.38),
-    Lighting(125.0, 55.0, 0.6, 0.25),
+    Lighting(-115.0, 38.0, 0.65, 0.42),
+    Lighting(125.0, 55.0, 0.58, 0.34),
     Lighting(20.0, 35.0, 0.3, 0.6),
 )
 SPREAD = 5.0  # degrees by which a lamp's rays differ, which softens shadows

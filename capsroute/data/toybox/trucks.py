@@ -1,64 +1,66 @@
-"""Ten trucks, each a row of a table of proportions and parts."""
+"""Ten trucks, each a row of a table of proportions and parts.
+
+All have three or more axles and, behind an upright cab with two exhausts, a longer and higher load of lighter paint.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from .parts import DARK, GLASS, SIDES, axles, limb, profile
+from .parts import DARK, GLASS, SIDES, axles, limb, profile, shifted
 from .solids import Solid, ball, box, rod, turn
 
 
 @dataclass(frozen=True)
 class Truck:
     load: str
-    length: float = 2.5
+    length: float = 2.6
     width: float = 0.86
-    cab: float = 0.55  # length of the cab
-    cab_height: float = 0.8  # above the frame
+    cab: float = 0.52  # length of the cab
+    cab_height: float = 0.76  # above the frame
     hood: float = 0.0  # length of a bonnet before the cab
-    frame: float = 0.34  # height of the frame
+    frame: float = 0.38  # height of the frame
     radius: float = 0.2
-    load_height: float = 0.85
+    load_height: float = 1.0
     axles: int = 3
-    gap: float = 0.06
+    gap: float = 0.2
 
 
 TRUCKS = (
-    Truck("box", 2.4, load_height=1.05, axles=2),
-    Truck("tank", 2.6, hood=0.35, cab_height=0.72),
-    Truck("dump", 2.2, width=0.95, hood=0.3, radius=0.27, frame=0.42, axles=2, load_height=0.6),
-    Truck("ladder", 2.7, cab=0.75, cab_height=0.7, load_height=0.62),
-    Truck("trailer", 3.4, cab=0.5, cab_height=0.9, hood=0.4, gap=0.22, axles=5, load_height=1.0),
-    Truck("mixer", 2.4, cab_height=0.78, load_height=0.9),
-    Truck("pickup", 2.3, width=0.9, cab=0.62, cab_height=0.72, hood=0.55, radius=0.22, axles=2,
-          load_height=0.36, gap=0.02),
-    Truck("logs", 2.9, hood=0.4, cab_height=0.72, load_height=0.55, gap=0.12, axles=4),
-    Truck("canvas", 2.3, width=0.9, hood=0.45, cab=0.45, cab_height=0.68, radius=0.24, frame=0.42, load_height=0.85),
-    Truck("crane", 2.5, cab=0.5, cab_height=0.75, load_height=0.4),
+    Truck("box", 2.5, load_height=1.1),
+    Truck("tank", 2.7, hood=0.16, cab_height=0.74, load_height=1.05),
+    Truck("dump", 2.4, width=0.94, radius=0.24, frame=0.44, cab_height=0.7, load_height=0.88),
+    Truck("ladder", 2.8, cab=0.62, cab_height=0.72, load_height=0.84),
+    Truck("trailer", 3.3, cab=0.5, cab_height=0.86, hood=0.2, gap=0.3, axles=5, load_height=1.12),
+    Truck("mixer", 2.5, cab_height=0.76, load_height=1.0),
+    Truck("containers", 2.9, width=0.84, cab=0.46, cab_height=0.8, axles=4, load_height=0.95),
+    Truck("logs", 2.9, hood=0.2, cab_height=0.74, load_height=0.95, gap=0.22, axles=4),
+    Truck("canvas", 2.4, width=0.9, hood=0.16, cab=0.48, cab_height=0.72, radius=0.23, frame=0.42, load_height=0.95),
+    Truck("crane", 2.7, cab=0.48, cab_height=0.7, load_height=0.8, axles=4),
 )  # fmt: skip
 
 
 def truck(s: Truck, rng: np.random.Generator) -> list[Solid]:
-    paint, cargo = rng.uniform(0.4, 0.95), rng.uniform(0.45, 0.95)
-    hub = rng.uniform(0.4, 0.8)
+    paint, cargo = rng.uniform(0.42, 0.58), rng.uniform(0.65, 0.85)
+    hub = rng.uniform(0.45, 0.65)
     front, back, w, z = s.length / 2, -s.length / 2, s.width, s.frame
     cab_back = front - s.hood - s.cab
-    low = z - 0.14 if s.load != "pickup" else z - 0.1
-    xs = [front - (0.3 if s.hood else 0.26), back + 0.32]
-    if s.axles > 2:
-        xs.append(back + 0.34 + 2.1 * s.radius)
+    xs = [front - 0.28, back + 0.28, back + 0.3 + 2.1 * s.radius]
     if s.axles > 3:
-        xs.append(cab_back - 0.12)
+        xs.append(front - 0.3 - 2.1 * s.radius)
     if s.axles > 4:
-        xs.append(cab_back - 0.12 - 2.1 * s.radius)
-    parts = axles(xs, w + 0.04, s.radius, 0.16, hub)
-    parts.append(box((0, 0, z - 0.06), (s.length - 0.04, 0.5 * w, 0.14), DARK))
-    parts += _cab(s, front, cab_back, low, paint)
+        xs.append(back + 0.32 + 4.2 * s.radius)
+    parts = axles(xs, w + 0.04, s.radius, 0.18, hub)
+    parts.append(box((0, 0, z - 0.06), (s.length - 0.04, 0.6 * w, 0.14), DARK))
+    parts += _cab(s, front, cab_back, z - 0.14, paint)
     x1 = cab_back - s.gap
-    top = s.frame + s.cab_height
-    size = ((back + x1) / 2, x1 - back, w, s.load_height)
-    return parts + LOADS[s.load](Bed(back, x1, *size, z, s.radius, s.gap, top, cargo, paint))
+    stack = z + s.cab_height + 0.16
+    parts += [rod((x1 + 0.55 * s.gap, side * 0.4 * w, z), (x1 + 0.55 * s.gap, side * 0.4 * w, stack), 0.045, DARK)
+              for side in SIDES]  # fmt: skip
+    return parts + LOADS[s.load](
+        Bed(back, x1, (back + x1) / 2, x1 - back, w, s.load_height, z, s.gap, z + s.cab_height, cargo, paint)
+    )
 
 
 def _cab(s: Truck, front: float, back: float, low: float, paint: float) -> list[Solid]:
@@ -103,7 +105,6 @@ class Bed(NamedTuple):
     w: float
     h: float  # height of the load
     z: float  # height of the frame
-    radius: float  # of the wheels
     gap: float  # to the cab
     cab_top: float
     cargo: float  # paints
@@ -125,29 +126,31 @@ def _boxed(b: Bed) -> list[Solid]:
 
 def _tank(b: Bed) -> list[Solid]:
     """A tank with bands and a hatch."""
-    r = 0.42 * b.h
-    ends = [ball((x, 0, b.z + r), (0.14, r, r), b.cargo) for x in (b.x0 + 0.14, b.x1 - 0.14)]
-    bands = [rod((x, 0, b.z + r), (x + 0.04, 0, b.z + r), 1.04 * r, DARK) for x in (b.x0 + 0.4, b.mid, b.x1 - 0.42)]
-    hatch = rod((b.mid - 0.15, 0, b.z + 2 * r - 0.05), (b.mid - 0.15, 0, b.z + 2 * r + 0.07), 0.12, b.paint)
-    return [_floor(b), rod((b.x0 + 0.14, 0, b.z + r), (b.x1 - 0.14, 0, b.z + r), r, b.cargo), *ends, *bands, hatch]
+    r = 0.44 * b.h
+    z = b.z + 0.1 + r
+    ends = [ball((x, 0, z), (0.14, r, r), b.cargo) for x in (b.x0 + 0.14, b.x1 - 0.14)]
+    bands = [rod((x, 0, z), (x + 0.1, 0, z), 1.02 * r, b.paint) for x in (b.x0 + 0.4, b.mid, b.x1 - 0.42)]
+    hatch = rod((b.mid - 0.15, 0, z + r - 0.05), (b.mid - 0.15, 0, z + r + 0.07), 0.12, b.paint)
+    walk = box((b.mid, 0, z + r), (0.8 * b.length, 0.3 * b.w, 0.05), b.cargo)
+    shell = rod((b.x0 + 0.14, 0, z), (b.x1 - 0.14, 0, z), r, b.cargo)
+    return [_floor(b), shell, *ends, *bands, hatch, walk]
 
 
 def _tipper(b: Bed) -> list[Solid]:
-    """An open tray with a heap in it and a visor over the cab."""
+    """An open tray with a heap in it."""
     side_view = [(b.x0, b.z + 0.22), (b.x1, b.z + 0.1), (b.x1, b.z + 0.1 + b.h), (b.x0 - 0.1, b.z + 0.1 + 0.8 * b.h)]
     walls = [profile(side_view, 0.07, b.cargo, y=side * (b.w / 2 - 0.02)) for side in SIDES]
     floor = profile([(b.x0, b.z + 0.2), (b.x1, b.z + 0.08), (b.x1, b.z + 0.2), (b.x0, b.z + 0.32)], b.w, b.cargo)
     head = box((b.x1 - 0.03, 0, b.z + 0.1 + b.h / 2), (0.07, b.w, b.h), b.cargo)
-    visor = box((b.x1 + 0.16, 0, b.z + 0.1 + b.h), (0.44, b.w, 0.05), b.cargo)
-    heap = ball((b.mid, 0, b.z + 0.35), (0.42 * b.length, 0.4 * b.w, 0.32 * b.h + 0.1), 0.35)
-    return [*walls, floor, head, visor, heap]
+    heap = ball((b.mid, 0, b.z + 0.1 + 0.6 * b.h), (0.46 * b.length, 0.44 * b.w, 0.34 * b.h), 0.7 * b.cargo)
+    return [*walls, floor, head, heap]
 
 
 def _fire_engine(b: Bed) -> list[Solid]:
     """Shutters at the sides, a ladder on top."""
     body = box((b.mid, 0, b.z + 0.05 + b.h / 2), (b.length, b.w, b.h), b.cargo)
     shutters = [
-        box((b.x0 + f * b.length, 0, b.z + 0.02 + b.h / 2), (0.2 * b.length, b.w + 0.02, 0.6 * b.h), 0.55 * b.cargo)
+        box((b.x0 + f * b.length, 0, b.z + 0.02 + b.h / 2), (0.2 * b.length, b.w + 0.02, 0.6 * b.h), 0.7 * b.cargo)
         for f in (0.2, 0.5, 0.8)
     ]
     top, R = b.z + b.h + 0.2, turn(pitch=5)
@@ -159,45 +162,39 @@ def _fire_engine(b: Bed) -> list[Solid]:
 
 
 def _mixer(b: Bed) -> list[Solid]:
-    """A slanting drum that narrows to both ends, with hopper and chute."""
-    mouth, wide = np.array([b.x0, 0, b.z + 0.86]), np.array([b.mid - 0.25, 0, b.z + 0.6])
-    deep, end = np.array([b.mid + 0.2, 0, b.z + 0.45]), np.array([b.x1 - 0.1, 0, b.z + 0.32])
-    drum = [rod(end, deep, 0.2, b.cargo, 0.43), rod(deep, wide, 0.43, b.cargo), rod(wide, mouth, 0.43, b.cargo, 0.17)]
-    rings = [rod(p, p + 0.06 * (wide - deep), 0.45, DARK) for p in (deep, wide)]
-    hopper = rod((b.x0 - 0.02, 0, b.z + 0.78), (b.x0 - 0.02, 0, b.z + 1.02), 0.12, b.paint, 0.24)
-    chute = limb([(b.x0 - 0.02, 0, b.z + 0.7), (b.x0 - 0.2, 0, b.z + 0.35)], [0.09, 0.07], DARK, ends=False)
-    post = box((b.x0 + 0.12, 0, b.z + 0.3), (0.14, 0.5 * b.w, 0.6), DARK)
-    return [_floor(b), *drum, *rings, hopper, *chute, post]
+    """A slanting drum that narrows to both ends, between a water tank and a hopper with its chute."""
+    mouth, wide = np.array([b.x0 + 0.02, 0, b.z + 0.96 * b.h]), np.array([b.mid - 0.3, 0, b.z + 0.7 * b.h])
+    deep, end = np.array([b.mid + 0.1, 0, b.z + 0.57 * b.h]), np.array([b.x1 - 0.2, 0, b.z + 0.47 * b.h])
+    drum = [rod(end, deep, 0.32, b.cargo, 0.44), rod(deep, wide, 0.44, b.cargo), rod(wide, mouth, 0.44, b.cargo, 0.2)]
+    rings = [rod(p, p + 0.25 * (wide - deep), 0.455, b.paint) for p in (deep, deep + 0.75 * (wide - deep))]
+    hopper = rod((b.x0, 0, b.z + 0.86 * b.h), (b.x0, 0, b.z + 1.12 * b.h), 0.12, b.paint, 0.24)
+    chute = limb([(b.x0, 0, b.z + 0.78), (b.x0 - 0.18, 0, b.z + 0.4)], [0.09, 0.07], DARK, ends=False)
+    tank = box((b.x1 - 0.13, 0, b.z + 0.44 * b.h), (0.26, b.w, 0.8 * b.h), b.cargo)
+    post = box((b.x0 + 0.16, 0, b.z + 0.36 * b.h), (0.2, b.w, 0.66 * b.h), b.cargo)
+    return [_floor(b), *drum, *rings, hopper, *chute, tank, post]
 
 
-def _open_bed(b: Bed) -> list[Solid]:
-    """A pick-up's low walls."""
-    walls = [
-        box((b.mid, side * (b.w / 2 - 0.04), b.z + b.h / 2 - 0.05), (b.length, 0.08, b.h + 0.1), b.paint)
-        for side in SIDES
-    ]
-    gate = box((b.x0 + 0.03, 0, b.z + b.h / 2 - 0.04), (0.07, b.w - 0.02, b.h + 0.06), b.paint)
-    x, r = b.x0 + 0.32, b.radius
-    arch = [(x - 1.3 * r, b.z), (x - 0.8 * r, 2.3 * r), (x + 0.8 * r, 2.3 * r), (x + 1.3 * r, b.z)]
-    fenders = [profile(arch, 0.1, b.paint, y=side * (b.w / 2 - 0.02)) for side in SIDES]
-    return [
-        box((b.mid, 0, b.z), (b.length, b.w - 0.04, 0.08), 0.25),
-        *walls,
-        gate,
-        *fenders,
-        box((b.x0 - 0.02, 0, b.z - 0.08), (0.08, b.w, 0.09), 0.6),
-    ]
+def _containers(b: Bed) -> list[Solid]:
+    """Two ribbed containers, the front one higher."""
+    parts, long = [_floor(b)], 0.49 * b.length
+    for x, h, paint in ((b.x0 + long / 2, 0.86 * b.h, 0.75 * b.cargo), (b.x1 - long / 2, b.h, b.cargo)):
+        z = b.z + 0.08 + h / 2
+        parts.append(box((x, 0, z), (long, b.w - 0.04, h), paint))
+        parts += [box((x + f * long, 0, z), (0.05, b.w, 0.84 * h), 0.85 * paint) for f in (-0.33, -0.11, 0.11, 0.33)]
+    return parts
 
 
 def _logs(b: Bed) -> list[Solid]:
     """A pile of logs between stakes."""
-    r, rows = 0.135, ((-0.28, 0), (0.0, 0), (0.28, 0), (-0.14, 0.23), (0.14, 0.23), (0.0, 0.46))
+    r = b.h / 6.6
+    rows = [(y, up) for up in (0, 2, 4) for y in (-2, 0, 2)] + [(-1, 5.7), (1, 5.7)]
     logs = []
     for k, (y, up) in enumerate(rows):
-        up += b.z + 0.08 + r
-        logs.append(rod((b.x0 - 0.06 + 0.05 * k, y, up), (b.x1 - 0.03 * k, y, up), r * (1 - 0.03 * k), 0.4 + 0.07 * k))
+        z = b.z + 0.08 + r * (1 + up)
+        ends = (b.x0 - 0.06 + 0.03 * (k % 4), y * r, z), (b.x1 - 0.03 * (k % 3), y * r, z)
+        logs.append(rod(*ends, r, b.cargo * (0.75 + 0.05 * (k % 5))))
     stakes = [
-        box((b.x0 + f * b.length, side * 0.44, b.z + 0.3), (0.06, 0.05, 0.6), DARK)
+        box((b.x0 + f * b.length, side * (3 * r + 0.03), b.z + 0.5 * b.h), (0.06, 0.05, b.h), DARK)
         for f in (0.15, 0.85)
         for side in SIDES
     ]
@@ -218,20 +215,23 @@ def _canvas(b: Bed) -> list[Solid]:
 
 
 def _crane(b: Bed) -> list[Solid]:
-    """A jib that reaches over the cab."""
-    turret = rod((b.mid - 0.1, 0, b.z), (b.mid - 0.1, 0, b.z + 0.3), 0.36, b.cargo)
-    house = box((b.mid - 0.2, 0.12, b.z + 0.42), (0.5, 0.5, 0.36), b.cargo)
-    jib = limb([(b.mid - 0.3, -0.16, b.z + 0.4), (b.x1 + 0.75, -0.16, b.z + 1.15)], [0.11, 0.07], b.paint)
-    hook = [
-        rod((b.x1 + 0.75, -0.16, b.z + 0.75), (b.x1 + 0.75, -0.16, b.z + 1.15), 0.022, DARK),
-        ball((b.x1 + 0.75, -0.16, b.z + 0.72), 0.07, DARK),
-    ]
+    """A house with a pane and a weight behind, and on it a jib that reaches over the cab."""
+    deck = box((b.mid, 0, b.z + 0.12), (b.length, b.w, 0.22), b.paint)
+    house = box((b.mid - 0.06, 0, b.z + 0.22 + 0.4 * b.h), (b.length - 0.3, 0.9 * b.w, 0.8 * b.h), b.cargo)
+    pane = box((b.x1 - 0.42, 0, b.z + 0.22 + 0.55 * b.h), (0.28, 0.9 * b.w + 0.02, 0.3 * b.h), GLASS)
+    weight = box((b.x0 + 0.1, 0, b.z + 0.22 + 0.25 * b.h), (0.22, b.w, 0.5 * b.h), b.paint)
+    root, tip = np.array([b.x0 + 0.2, 0, b.z + 0.3 + 0.8 * b.h]), np.array([b.x1 + 0.55, 0, b.z + 0.5 + 1.05 * b.h])
+    R = turn(pitch=float(np.degrees(np.arctan2(tip[2] - root[2], tip[0] - root[0]))))
+    reach = float(np.linalg.norm(tip - root))
+    jib = [box(root + f * (tip - root), (g * reach, w, w), p, R)
+           for f, g, w, p in ((0.4, 0.8, 0.24, b.cargo), (0.6, 0.8, 0.17, b.paint))]  # fmt: skip
+    hook = rod(shifted(tip, 0, 0, -0.26), tip, 0.045, DARK)
     feet = [
-        box((x, side * b.w / 2, b.z - 0.05), (0.1, 0.2, 0.12), b.cargo)
+        box((x, side * (b.w / 2 + 0.04), b.z - 0.05), (0.12, 0.16, 0.12), b.cargo)
         for x in (b.x0 + 0.05, b.x1 - 0.1)
         for side in SIDES
     ]
-    return [_floor(b), turret, house, *jib, *hook, *feet]
+    return [deck, house, pane, weight, *jib, hook, *feet]
 
 
 LOADS = {
@@ -241,7 +241,7 @@ LOADS = {
     "dump": _tipper,
     "ladder": _fire_engine,
     "mixer": _mixer,
-    "pickup": _open_bed,
+    "containers": _containers,
     "logs": _logs,
     "canvas": _canvas,
     "crane": _crane,
