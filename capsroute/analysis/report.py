@@ -28,6 +28,7 @@ def write_report(
     pairs: Pairs,
     names: Sequence[str],
     summary: Mapping[str, Any],
+    trained: str = "on mixed-up (mixup) and randomly cropped images",
 ) -> Path:
     """Write `folder/report.html` and `folder/report/*.png`, and return the page's path.
 
@@ -44,6 +45,7 @@ def write_report(
         pairs: The test split.
         names: The classes' names, in the order of the scores.
         summary: More for the headline, such as parameters, seconds of training, epochs, which weights.
+        trained: On what images training was measured, in words.
     """
     scores = _checked_scores(scores, pairs, names)
     training = _checked_log("training", training, TRAINING)
@@ -59,7 +61,7 @@ def write_report(
             training,
             validation,
             album,
-            mixed="on mixed-up (mixup) and randomly cropped images",
+            mixed=trained,
             held_out="instances of the training set that were not trained on",
         ),
         confusions(pairs.category, predicted, names, "pairs", album),

@@ -51,10 +51,10 @@ def learning_curves(training: Log, validation: Log | None, album: Album, mixed: 
     caption = (
         "Each point is the mean over a window of training batches, or over all held-out batches; one standard "
         f"deviation of the batches is shaded. Training is measured while the network learns, {mixed}, so it may look "
-        "worse than the network does on data left as they are."
+        "worse than the network then is."
     )
     if validation is not None:
-        caption += f" Held out: {held_out}, once an epoch."
+        caption += f" Held out: {held_out}."
     else:
         caption += " Nothing was held out: all of the training set was trained on."
     return Section(title, [figure(pictures, caption), *_gaps(logs)])

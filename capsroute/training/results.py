@@ -115,11 +115,18 @@ def report_run(run: RunFolder, fabric: Fabric, *, progress: bool = True) -> tupl
         summary={
             "parameters": facts["parameters"],
             "epochs": config.epochs,
-            "seconds of training": facts.get("seconds"),
+            "training_seconds": facts.get("seconds"),
             "weights": "final, after the last step",
         },
+        trained=f"on {altered_images(config)}",
     )
     return page, result
+
+
+def altered_images(config: VisionConfig) -> str:
+    """What training saw, in words."""
+    how = [*(["mixed-up (mixup)"] if config.mixup else []), *(["randomly cropped"] if config.padding else [])]
+    return " and ".join(how) + " images" if how else "images as they are"
 
 
 def replicate(
