@@ -29,7 +29,7 @@ test: setup ## formatting, lint, types, tests and the docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 	$(BIN)/mkdocs build --quiet --strict
 
 bench: setup ## measure time and memory, then write the README's table and plot

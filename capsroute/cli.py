@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .errors import StoppedError, UserError
-from .pretrained import HOME, SHIPPED
+from .pretrained import HOME, SHIPPED, load
 from .routing import IMPLS, pick
 from .routing.agreement import AGREEMENTS
 from .testing import SHAPES
@@ -161,10 +161,7 @@ def evaluate(
                 raise SettingError(f"{folder}: say which data to use, for example --on smallnorb")
             network, config = SmallNORB.from_pretrained(folder).eval(), config_of(on)
         elif what in SHIPPED:
-            network, config = (
-                SHIPPED[what].network.from_pretrained(HOME / what).eval(),
-                config_of(SHIPPED[what].experiment),
-            )
+            network, config = load(what), config_of(SHIPPED[what])
         else:
             names = ", ".join(SHIPPED)
             raise SettingError(f"{what}: expected the folder of a run, a folder of weights, or one of {names}")
@@ -219,8 +216,8 @@ def show() -> None:
             changed = ", ".join(f"{k}={v}" for k, v in values.items() if v != usual[k] and k != "experiment")
             table.add_row(name, make.__doc__ or "", changed)
         shipped = grid("name", "trained by", "card", title='Trained networks, for capsroute.load("name")')
-        for name, one in SHIPPED.items():
-            shipped.add_row(name, f"capsroute train {one.experiment}", str(HOME / name / "README.md"))
+        for name, experiment in SHIPPED.items():
+            shipped.add_row(name, f"capsroute train {experiment}", str(HOME / name / "README.md"))
         console.print(table, shipped)
 
 
