@@ -12,7 +12,10 @@ from capsroute.training.runs import RunFolder
 from test_loop import learned, same, state, stop_after
 from tiny import run_tiny
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),  # inductor, which advises less precision
+]
 
 
 def machine(compile: bool = False) -> Machine:

@@ -1,7 +1,7 @@
 """Routing by moments: the exact algorithm in matrix products, without a single vote.
 
 Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties, `k` the pairs of
-input properties `d <= d'`, `s` slices of the inputs; `...` batch. `docs/algorithm.md` derives it.
+input properties `d <= d'`; `...` batch. `docs/algorithm.md` derives it.
 
 Votes are linear in the input capsule `x`, so weighted sums of votes follow from weighted sums of the features
 `phi = [x x', x, 1]`, and a quadratic log-density is linear in `phi`. Sums of squares cancel when votes agree
@@ -17,7 +17,6 @@ from .capsules import Capsules
 from .case import Case
 
 TINY = 1e-30
-SLICES = 16
 
 
 def reasons_against(case: Case) -> list[str]:
@@ -35,13 +34,6 @@ def reasons_against(case: Case) -> list[str]:
 def n_features(case: Case) -> int:
     """Columns of `phi`."""
     return case.d_cov * (case.d_inp * (case.d_inp + 1) // 2 + case.d_inp) + 1
-
-
-def n_slices(x: Tensor) -> int:
-    """Into how many slices to cut the inputs: a GPU runs the long sums over them side by side."""
-    if x.device.type != "cuda" or torch.compiler.is_exporting() or x.shape[-3] % SLICES:
-        return 1
-    return SLICES
 
 
 def centre(f_a_inp: Tensor, x: Tensor) -> Tensor:
@@ -79,12 +71,10 @@ def route(
     xx = ((x @ one[:, row]) * (x @ one[:, col])).flatten(-2)  # products choose columns faster than indices do
     phi = torch.cat([xx, x.flatten(-2), torch.ones_like(f_a_inp)], -1)  # [..., i, ck + cd + 1]
     f_phi = f_a_inp * phi
-    f_sum = f_phi.sum(-2, keepdim=True)  # [..., 1, ck + cd + 1]
-    f_total = f_sum[..., -1]  # [..., 1]
-    phi, f_phi = (t.unflatten(-2, (n_slices(x), -1)) for t in (phi, f_phi))  # [..., s, i, ck + cd + 1]
     WW = W[:, row] * W[:, col] * twice.unsqueeze(-1)  # [j, k, h]
+    f_total = f_phi[..., -1].sum(-1, keepdim=True)  # [..., 1]
 
-    S = f_sum / n_out  # R = 1 / n_out: one row serves all outputs
+    S = f_phi.sum(-2, keepdim=True) / n_out  # R = 1 / n_out: one row serves all outputs, [..., 1, ck + cd + 1]
     for iteration in range(n_iters):
         if iteration > 0 and n_out > 1:  # a single output uses every input whole
             p, g = agreement.weights(sig2)
@@ -96,8 +86,8 @@ def route(
                 ],
                 -1,
             )  # [..., j, ck + cd + 1]
-            R = torch.softmax(phi @ theta.mT.unsqueeze(-3), dim=-1)  # [..., s, i, j]
-            S = (f_phi.mT @ R).sum(-3).mT  # so that the gradient of R is laid out as R is, [..., j, ck + cd + 1]
+            R = torch.softmax(phi @ theta.mT, dim=-1)  # [..., i, j]
+            S = (f_phi.mT @ R).mT  # so that the gradient of R is laid out as R is, [..., j, ck + cd + 1]
         D_xx, D_x, D = S.split([d_cov * row.numel(), d_cov * d_inp, 1], -1)
         D_VV = D_xx.unflatten(-1, (d_cov, -1)) @ WW  # sum_i D_use V V, votes counted from the centre's, [..., j, c, h]
         D_V = D_x.unflatten(-1, (d_cov, -1)) @ W  # sum_i D_use V, likewise
