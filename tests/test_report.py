@@ -247,7 +247,7 @@ def test_a_class_without_images(ragged: Page) -> None:
     ("change", "message"),
     [
         ({"scores": np.zeros(3)}, r"scores: expected \[n, k\], got shape \[3\]"),
-        ({"scores": np.zeros((899, 5))}, r"pairs.images: expected \[899, 2, 48, 48\], as scores, got shape"),
+        ({"scores": np.zeros((899, 5))}, r"pairs\.category: expected \[899\], as scores, got shape \[900\]"),
         ({"scores": np.full((900, 5), np.nan)}, "scores: expected finite numbers, got 4500 that are not"),
         ({"names": ["a", "b"]}, "names: expected 5, one for each column of scores, got 2"),
         ({"training": {"epoch": np.ones(2)}}, r"training: expected columns .* got none for \['step'"),
@@ -257,6 +257,14 @@ def test_a_class_without_images(ragged: Page) -> None:
 def test_wrong_input_is_named_and_nothing_written(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         write_report(tmp_path, **inputs() | change)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_images_than_scores_are_refused(tmp_path: Path) -> None:
+    made = inputs()
+    made["pairs"] = made["pairs"]._replace(images=made["pairs"].images[1:])
+    with pytest.raises(ValueError, match=r"pairs\.images: expected \[900, 2, 48, 48\], as scores, got shape \[899"):
+        write_report(tmp_path, **made)
     assert not list(tmp_path.iterdir())
 
 

@@ -108,8 +108,9 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> "Figure":
         label = f"{count:,}\n{100 * shares[true, predicted]:.1f}%" if count else "0"
         axes.text(predicted, true, label, ha="center", va="center", color=colour, fontsize=9, linespacing=1.35)
     axes.grid(False)
-    axes.set_xticks(range(n), names)
-    axes.set_yticks(range(n), [name if totals[k, 0] else f"{name}\n(none)" for k, name in enumerate(names)])
+    stacked = [name.replace(" ", "\n") for name in names]  # else long ones run into each other
+    axes.set_xticks(range(n), stacked)
+    axes.set_yticks(range(n), [name if totals[k, 0] else f"{name}\n(none)" for k, name in enumerate(stacked)])
     axes.tick_params(labelsize=9, labelcolor=INK)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
@@ -119,21 +120,40 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> "Figure":
     return figure
 
 
-def factor(title: str, rows: Sequence[Share], labels: Sequence[str], overall: float, floor: float) -> "Figure":
+def factor(
+    title: str, rows: Sequence[Share], labels: Sequence[str], overall: float, floor: float, width: float = THIRD
+) -> "Figure":
     """Accuracy for each value of a factor; panels with the same floor share their axis."""
-    figure, axes = _panel(THIRD, 2.4)
+    figure, axes = _panel(width, 2.4)
     x = np.arange(len(rows))
     axes.axhline(100 * overall, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     axes.vlines(
         x, [100 * row.low for row in rows], [100 * row.high for row in rows], color=BLUE, alpha=0.45, linewidth=2
     )
     axes.plot(x, [100 * row.accuracy for row in rows], "o", color=BLUE, markersize=4, clip_on=False)
-    every = math.ceil(len(rows) / 7)
+    every = math.ceil(len(rows) / (7 if width <= THIRD else 9))  # labels that there is room for
     axes.set_xticks(x[::every], labels[::every])
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_ylim(floor, 100 + 0.02 * (100 - floor))
     axes.set_yticks(_ticks(floor), [_percent(tick) for tick in _ticks(floor)])
     _title(axes, title)
+    return figure
+
+
+def steps(counts: np.ndarray, labels: Sequence[str]) -> "Figure":
+    """How many answers lie so many classes from the truth, as shares of all: right, the first, in blue."""
+    figure, axes = _panel(HALF, 0.5 + 0.36 * len(counts))
+    places, shares = np.arange(len(counts)), 100 * counts / counts.sum()
+    axes.barh(places, shares, height=0.62, color=[BLUE] + [ORANGE] * (len(counts) - 1))
+    beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8.5, "color": INK}
+    for place, share in zip(places, shares, strict=True):
+        axes.annotate(f"{share:.2f}%", (share, place), **beside)
+    axes.set_yticks(places, labels)
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.15 * shares.max())  # room for the numbers
+    axes.set_xticks([])
+    axes.grid(False)
     return figure
 
 

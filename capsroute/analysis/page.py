@@ -72,10 +72,13 @@ def cards(items: Iterable[Html]) -> Html:
 
 
 def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "numbers") -> Html:
-    """The first column names the row; `kind` is `numbers` or `settings`."""
+    """The first column names the row; `kind` is `numbers`, `settings` or `texts`."""
     head = "".join(f'<th scope="col">{text(header)}</th>' for header in headers)
+    # on a phone a text takes the whole width and its cells stand below it, each with its column's name
+    names = [f' data-name="{text(header)}"' if kind == "texts" else "" for header in headers[1:]]
     body = "\n".join(
-        f'<tr><th scope="row">{text(first)}</th>{"".join(f"<td>{text(cell)}</td>" for cell in rest)}</tr>'
+        f'<tr><th scope="row">{text(first)}</th>'
+        f"{''.join(f'<td{name}>{text(cell)}</td>' for name, cell in zip(names, rest, strict=True))}</tr>"
         for first, *rest in rows
     )
     return Html(

@@ -1,4 +1,4 @@
-"""The report of a network that classifies stereo pairs: one page in one file, and its pictures beside it."""
+"""The reports of networks that classify stereo pairs or texts: one page in one file, and its pictures beside it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..data import Pairs
+from . import texts as language
 from . import views
 from .accuracy import probabilities
-from .page import Album, page
-from .sections import Log, confusions, headline, learning_curves, schedule, settings
+from .page import Album, Section, page
+from .sections import Answers, Log, confusions, headline, learning_curves, schedule, settings
 
 TRAINING = ("step", "epoch", "seconds", "lr", "beta1", "loss", "loss_sd", "accuracy", "accuracy_sd")
 VALIDATION = ("epoch", "step", "loss", "loss_sd", "accuracy", "accuracy_sd")
@@ -47,39 +48,81 @@ def write_report(
         summary: More for the headline, such as parameters, seconds of training, epochs, which weights.
         trained: On what images training was measured, in words.
     """
-    scores = _checked_scores(scores, pairs, names)
-    training = _checked_log("training", training, TRAINING)
-    validation = None if validation is None else _checked_log("validation", validation, VALIDATION)
-    chances = probabilities(scores)  # [n, k]
-    predicted = chances.argmax(1)
-    hit = predicted == pairs.category
+    answers = _answers(scores, pairs.category, names, "pairs", "pairs.category")
+    _check_pairs(pairs, len(answers.true))
+    training, validation = _checked_logs(training, validation)
     album = Album(Path(folder) / "report")
-    toys, note = views.by_toys(hit, pairs)
+    toys, note = views.by_toys(answers.hit, pairs)
+    held_out = "instances of the training set that were not trained on"
     sections = [
-        headline(hit, len(names), "pairs", toys, note, summary),
-        learning_curves(
-            training,
-            validation,
-            album,
-            mixed=trained,
-            held_out="instances of the training set that were not trained on",
-        ),
-        confusions(pairs.category, predicted, names, "pairs", album),
-        views.by_viewpoint(hit, pairs, album),
-        views.by_instance(hit, pairs, names, album),
-        views.mistakes(chances, pairs, names, album),
+        headline(answers, {"95% interval, were pairs independent": answers.interval} | toys, note, summary),
+        learning_curves(training, validation, album, trained, held_out),
+        confusions(answers, album),
+        views.by_viewpoint(answers, pairs, album),
+        views.by_instance(answers, pairs, album),
+        views.mistakes(answers, pairs, album),
         views.sample_images(pairs, names, album),
         schedule(training, album),
         settings(config, versions),
     ]
+    return _write(folder, title, sections)
+
+
+def write_text_report(
+    folder: Path,
+    *,
+    title: str,
+    config: Mapping[str, Any],
+    versions: Mapping[str, Any],
+    training: Log,
+    validation: Log | None,
+    scores: np.ndarray,
+    texts: Sequence[str],
+    label: np.ndarray,
+    names: Sequence[str],
+    summary: Mapping[str, Any],
+    trained: str,
+    held_out: str,
+) -> Path:
+    """As `write_report`, of a network that classifies sentences into classes which stand in order.
+
+    Args:
+        folder: As there, and so are title, config, versions, training, validation, scores and summary.
+        texts: The sentences of the test split, of any origin: nothing in them can act on the page.
+        label: Their true classes, `[n]`.
+        names: The classes' names, in the order of the scores, from one end of their scale to the other.
+        trained: On what texts training was measured, in words, such as `on phrases as they are`.
+        held_out: What the validation log was measured on, in words.
+    """
+    answers = _answers(scores, label, names, "sentences", "label")
+    if len(texts) != len(answers.true):
+        raise ValueError(f"texts: expected {len(answers.true)}, as scores, got {len(texts)}")
+    training, validation = _checked_logs(training, validation)
+    album = Album(Path(folder) / "report")
+    sections = [
+        headline(answers, *language.as_trials(answers), summary),
+        learning_curves(training, validation, album, trained, held_out),
+        confusions(answers, album),
+        *([language.steps_off(answers, album)] if len(names) > 2 else []),
+        language.by_length_and_negation(answers, texts, album),
+        language.mistakes(answers, texts),
+        language.samples(answers, texts),
+        schedule(training, album),
+        settings(config, versions),
+    ]
+    return _write(folder, title, sections)
+
+
+def _write(folder: Path, title: str, sections: Sequence[Section]) -> Path:
     path = Path(folder) / "report.html"
-    path.write_text(page(title, sections, "Written by capsroute report."), encoding="utf-8")
+    # settings and texts may hold halves of characters, which no file can
+    path.write_text(page(title, sections, "Written by capsroute report."), encoding="utf-8", errors="replace")
     return path
 
 
-def _checked_scores(scores: np.ndarray, pairs: Pairs, names: Sequence[str]) -> np.ndarray:
-    """The scores as an array, after checking them and the pairs against each other."""
-    scores = np.asarray(scores)
+def _answers(scores: np.ndarray, true: np.ndarray, names: Sequence[str], things: str, origin: str) -> Answers:
+    """The scores as probabilities, after checking them, the names and the true classes against each other."""
+    scores, true = np.asarray(scores), np.asarray(true)
     if scores.ndim != 2:
         raise ValueError(f"scores: expected [n, k], got shape {list(scores.shape)}")
     n, k = scores.shape
@@ -87,18 +130,29 @@ def _checked_scores(scores: np.ndarray, pairs: Pairs, names: Sequence[str]) -> n
         raise ValueError(f"names: expected {k}, one for each column of scores, got {len(names)}")
     if n < 1:
         raise ValueError("scores: expected at least one row, got none")
-    m = pairs.images.shape[-1]
-    shapes = {"images": (pairs.images, (n, 2, m, m)), "category": (pairs.category, (n,)), "info": (pairs.info, (n, 4))}
-    for name, (array, expected) in shapes.items():
-        if array.shape != expected:
-            raise ValueError(f"pairs.{name}: expected {list(expected)}, as scores, got shape {list(array.shape)}")
-    low, high = pairs.category.min(), pairs.category.max()
+    if true.shape != (n,):
+        raise ValueError(f"{origin}: expected [{n}], as scores, got shape {list(true.shape)}")
+    if true.dtype.kind not in "iu":
+        raise ValueError(f"{origin}: expected integers, got {true.dtype}")
+    low, high = true.min(), true.max()
     if low < 0 or high >= k:
-        raise ValueError(f"pairs.category: expected 0 to {k - 1}, got {low} to {high}")
+        raise ValueError(f"{origin}: expected 0 to {k - 1}, got {low} to {high}")
     bad = int((~np.isfinite(scores)).sum())
     if bad:
         raise ValueError(f"scores: expected finite numbers, got {bad} that are not")
-    return scores
+    return Answers(true.astype(np.int64), probabilities(scores), names, things)
+
+
+def _check_pairs(pairs: Pairs, n: int) -> None:
+    m = pairs.images.shape[-1]
+    for name, array, expected in (("images", pairs.images, (n, 2, m, m)), ("info", pairs.info, (n, 4))):
+        if array.shape != expected:
+            raise ValueError(f"pairs.{name}: expected {list(expected)}, as scores, got shape {list(array.shape)}")
+
+
+def _checked_logs(training: Log, validation: Log | None) -> tuple[Log, Log | None]:
+    held_out = None if validation is None else _checked_log("validation", validation, VALIDATION)
+    return _checked_log("training", training, TRAINING), held_out
 
 
 def _checked_log(name: str, log: Log, columns: Sequence[str]) -> dict[str, np.ndarray]:

@@ -1,40 +1,77 @@
 """The sections that reports of any classifier share; each takes arrays and returns text and pictures."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import figures
 from .accuracy import Share, confusion, wilson
 from .figures import BLUE, ORANGE, Curve
-from .page import Album, Html, Section, big, facts, figure, folded, paragraph, table
+from .page import Album, Html, Section, big, facts, figure, folded, join, paragraph, table
 from .words import fact, flat, interval, percent, plain
 
 Log = Mapping[str, np.ndarray]
 
 
-def headline(
-    hit: np.ndarray, n_classes: int, things: str, intervals: Mapping[str, str], note: str, more: Mapping[str, Any]
-) -> Section:
-    """What came out, before anything else; `intervals` and `note` say what Wilson's interval misses."""
-    right, total = int(hit.sum()), len(hit)
+class Answers(NamedTuple):
+    """What a network said of the test split, beside the truth."""
+
+    true: np.ndarray  # [n]
+    chances: np.ndarray  # [n, k]
+    names: Sequence[str]
+    things: str  # what is classified, in the plural
+
+    @property
+    def predicted(self) -> np.ndarray:
+        return self.chances.argmax(1)
+
+    @property
+    def sureness(self) -> np.ndarray:
+        """The probability of the class predicted."""
+        return self.chances.max(1)
+
+    @property
+    def hit(self) -> np.ndarray:
+        return self.predicted == self.true
+
+    @property
+    def interval(self) -> str:
+        """Wilson's, which takes the things for independent."""
+        return interval(wilson(int(self.hit.sum()), len(self.hit)))
+
+    def said(self, which: int) -> tuple[str, str, str]:
+        """The true class of one thing, the class predicted, and the probability of that."""
+        true, taken = int(self.true[which]), int(self.chances[which].argmax())
+        return self.names[true], self.names[taken], f"{100 * self.chances[which, taken]:.1f}%"
+
+
+class Breakdown(NamedTuple):
+    """Accuracy for each value of a factor, and how its values are written."""
+
+    name: str
+    rows: Sequence[Share]
+    labels: Sequence[str]
+
+
+def headline(answers: Answers, intervals: Mapping[str, str], note: str, more: Mapping[str, Any]) -> Section:
+    """What came out, before anything else; `note` says what the intervals hold and what they miss."""
+    right, total, n_classes = int(answers.hit.sum()), len(answers.hit), len(answers.names)
     shown = {
-        f"95% interval, were {things} independent": interval(wilson(right, total)),
         **intervals,
         f"chance, {n_classes} classes": percent(1 / n_classes),
         **dict(fact(name, value) for name, value in more.items()),
     }
     parts = [
         big(percent(right / total)),
-        paragraph(f"{right:,} of {total:,} test {things} classified right."),
+        paragraph(f"{right:,} of {total:,} test {answers.things} classified right."),
         facts(shown),
         paragraph(note),
     ]
     return Section("Test accuracy", parts)
 
 
-def learning_curves(training: Log, validation: Log | None, album: Album, mixed: str, held_out: str) -> Section:
+def learning_curves(training: Log, validation: Log | None, album: Album, trained: str, held_out: str) -> Section:
     """Loss and accuracy over the epochs, with words for what training does to its data and for what is held out."""
     title = "Learning curves"
     logs = [("training", BLUE, training)] + ([("held out", ORANGE, validation)] if validation is not None else [])
@@ -50,7 +87,7 @@ def learning_curves(training: Log, validation: Log | None, album: Album, mixed: 
         pictures.append(album.add(f"curves-{column}", figures.png(drawing), alt, "chart"))
     caption = (
         "Each point is the mean over a window of training batches, or over all held-out batches; one standard "
-        f"deviation of the batches is shaded. Training is measured while the network learns, {mixed}, so it may look "
+        f"deviation of the batches is shaded. Training is measured while the network learns, {trained}, so it may look "
         "worse than the network then is."
     )
     if validation is not None:
@@ -75,8 +112,9 @@ def schedule(training: Log, album: Album) -> Section:
     return Section(title, [figure(pictures, caption)])
 
 
-def confusions(category: np.ndarray, predicted: np.ndarray, names: Sequence[str], things: str, album: Album) -> Section:
-    counts = confusion(category, predicted, len(names))  # [true, predicted]
+def confusions(answers: Answers, album: Album) -> Section:
+    names, things = answers.names, answers.things
+    counts = confusion(answers.true, answers.predicted, len(names))  # [true, predicted]
     wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
     true, taken = divmod(int(wrong.argmax()), len(names))
     common = (
@@ -103,6 +141,43 @@ def confusions(category: np.ndarray, predicted: np.ndarray, names: Sequence[str]
     )
 
 
+def breakdowns(answers: Answers, found: Sequence[Breakdown], note: str, fold: str, album: Album) -> list[Html]:
+    """Accuracy by some factors, in charts with one axis for all, and the numbers folded under `fold`."""
+    things, overall = answers.things, float(answers.hit.mean())
+    floor = figures.floor_of([row for one in found for row in one.rows])
+    pictures = []
+    for one in found:
+        width = figures.THIRD if len(found) > 2 else figures.HALF
+        drawing = figures.factor(one.name.capitalize(), one.rows, one.labels, overall, floor, width)
+        pictures.append(album.add(one.name.replace(" ", "-"), figures.png(drawing), _ends(one), "chart"))
+    caption = (
+        f"Share of {things} classified right at each value (dots) with 95% Wilson intervals (bars), and over all "
+        f"{things} (dashed). All panels share the axis, which begins at {floor:g}%. {note}"
+    )
+    tables = [
+        shares_table(f"By {one.name}", one.name, list(zip(one.labels, one.rows, strict=True)), things) for one in found
+    ]
+    return [figure(pictures, caption), folded(fold, join(tables))]
+
+
+def worst_mistakes(answers: Answers, n: int, shown: str = "") -> tuple[np.ndarray, str]:
+    """The wrong answers of which the network was surest, at most n, and a sentence on how they are `shown`."""
+    wrong = np.flatnonzero(~answers.hit)
+    worst = wrong[np.argsort(-answers.sureness[wrong], kind="stable")[:n]]
+    if not len(wrong):
+        return worst, f"None: all {len(answers.hit):,} {answers.things} were classified right."
+    if len(wrong) == 1:
+        one = answers.things.removesuffix("s")
+        return (
+            worst,
+            f"The only {one} classified wrong, with the probability (softmax of the scores) of the wrong class.",
+        )
+    return worst, (
+        f"Of {len(wrong):,} {answers.things} classified wrong, the {len(worst)} with the highest probability (softmax "
+        f"of the scores) on the wrong class, surest first{shown}."
+    )
+
+
 def settings(config: Mapping[str, Any], versions: Mapping[str, Any]) -> Section:
     """All that is needed to do it again."""
     parts = []
@@ -118,6 +193,13 @@ def shares_table(caption: str, header: str, rows: Sequence[tuple[str, Share]], t
         [header, things, "right", "accuracy", "95% interval"],
         [(name, f"{s.total:,}", f"{s.right:,}", percent(s.accuracy), interval((s.low, s.high))) for name, s in rows],
     )
+
+
+def _ends(one: Breakdown) -> str:
+    """The lowest and the highest accuracy, for those who cannot see the chart."""
+    accuracy = [row.accuracy for row in one.rows]
+    low, high = (f"{percent(end)} at {one.labels[accuracy.index(end)]}" for end in (min(accuracy), max(accuracy)))
+    return f"Dot chart of accuracy by {one.name}: lowest {low}, highest {high}."
 
 
 def _class_row(name: str, counts: np.ndarray, k: int) -> tuple[str, ...]:

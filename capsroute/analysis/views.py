@@ -7,9 +7,9 @@ import numpy as np
 
 from ..data import Pairs
 from . import figures
-from .accuracy import Share, by_factor, by_instance_interval
-from .page import Album, Html, Section, cards, figure, folded, join, paragraph, text
-from .sections import shares_table
+from .accuracy import by_factor, by_instance_interval
+from .page import Album, Html, Section, cards, figure, folded, paragraph, text
+from .sections import Answers, Breakdown, breakdowns, shares_table, worst_mistakes
 from .words import interval, percent
 
 N_MISTAKES = 12
@@ -25,8 +25,9 @@ class Factor(NamedTuple):
 
 
 # as in smallNORB: azimuths count tens of degrees, elevations steps of five degrees from 30 on
+AZIMUTH = Factor("azimuth", lambda pairs: pairs.azimuth, lambda value: f"{10 * value}°")
 FACTORS = (
-    Factor("azimuth", lambda pairs: pairs.azimuth, lambda value: f"{10 * value}°"),
+    AZIMUTH,
     Factor("elevation", lambda pairs: pairs.elevation, lambda value: f"{30 + 5 * value}°"),
     Factor("lighting", lambda pairs: pairs.lighting, str),
 )
@@ -50,39 +51,30 @@ def by_toys(hit: np.ndarray, pairs: Pairs) -> tuple[dict[str, str], str]:
     return {f"95% interval over the {n_toys} toys": interval((low, high))}, explained
 
 
-def by_viewpoint(hit: np.ndarray, pairs: Pairs, album: Album) -> Section:
+def by_viewpoint(answers: Answers, pairs: Pairs, album: Album) -> Section:
     """Accuracy by azimuth, elevation and lighting on one common axis."""
-    found = [(factor, by_factor(hit, factor.values(pairs))) for factor in FACTORS]
-    known = [(factor, rows) for factor, rows in found if rows]
-    parts: list[Html] = []
-    if known:
-        floor = figures.floor_of([row for _, rows in known for row in rows])
-        pictures = [_factor_picture(factor, rows, hit.mean(), floor, album) for factor, rows in known]
-        caption = (
-            "Share of pairs classified right at each value (dots) with 95% Wilson intervals (bars), and over all pairs "
-            f"(dashed). All panels share the axis, which begins at {floor:g}%. The intervals take pairs for "
-            "independent; the same toys stand behind every value, so they serve to compare values on these toys, not "
-            "to tell how other toys would do."
-        )
-        tables = [
-            shares_table(f"By {factor.name}", factor.name, [(factor.label(row.value), row) for row in rows], "pairs")
-            for factor, rows in known
-        ]
-        parts += [figure(pictures, caption), folded("Numbers by viewpoint and lighting", join(tables))]
-    for factor, _ in found:
+    found = [(factor, by_factor(answers.hit, factor.values(pairs))) for factor in FACTORS]
+    known = [Breakdown(factor.name, rows, [factor.label(row.value) for row in rows]) for factor, rows in found if rows]
+    note = (
+        "The intervals take pairs for independent; the same toys stand behind every value, so they serve to compare "
+        "values on these toys, not to tell how other toys would do."
+    )
+    parts = breakdowns(answers, known, note, "Numbers by viewpoint and lighting", album) if known else []
+    for factor, rows in found:
         n_unknown = int((factor.values(pairs) < 0).sum())
-        if n_unknown == len(hit):
+        if not rows:
             parts.append(paragraph(f"By {factor.name}: left out, because it is unknown for these pairs."))
         elif n_unknown:
             parts.append(paragraph(f"By {factor.name}: without {n_unknown:,} pairs for which it is unknown."))
     return Section("Accuracy by viewpoint and lighting", parts)
 
 
-def by_instance(hit: np.ndarray, pairs: Pairs, names: Sequence[str], album: Album) -> Section:
+def by_instance(answers: Answers, pairs: Pairs, album: Album) -> Section:
     """Accuracy for each toy."""
-    title = "Accuracy by instance"
+    title, hit = "Accuracy by instance", answers.hit
     found = [
-        (name, by_factor(hit[pairs.category == k], pairs.instance[pairs.category == k])) for k, name in enumerate(names)
+        (name, by_factor(hit[pairs.category == k], pairs.instance[pairs.category == k]))
+        for k, name in enumerate(answers.names)
     ]
     groups = [(name, rows) for name, rows in found if rows]
     n_unknown = int((pairs.instance < 0).sum())
@@ -108,32 +100,20 @@ def by_instance(hit: np.ndarray, pairs: Pairs, names: Sequence[str], album: Albu
     return Section(title, parts)
 
 
-def mistakes(chances: np.ndarray, pairs: Pairs, names: Sequence[str], album: Album) -> Section:
+def mistakes(answers: Answers, pairs: Pairs, album: Album) -> Section:
     """The pairs for which the network was surest of a wrong class."""
-    title = "Worst mistakes"
-    predicted = chances.argmax(1)
-    wrong = np.flatnonzero(predicted != pairs.category)
-    if not len(wrong):
-        return Section(title, [paragraph(f"None: all {len(predicted):,} pairs were classified right.")])
-    sureness = chances[wrong, predicted[wrong]]
-    worst = wrong[np.argsort(-sureness, kind="stable")[:N_MISTAKES]]
+    worst, sentence = worst_mistakes(answers, N_MISTAKES, ": left images, enlarged without smoothing")
     items = []
-    for place, which in enumerate(worst, 1):
-        true, taken = names[int(pairs.category[which])], names[int(predicted[which])]
+    for place, which in enumerate(worst.tolist(), 1):
+        true, taken, sureness = answers.said(which)
         alt = f"Left image of a pair: {true}, taken for {taken}."
         image = album.add(f"mistake-{place:02}", figures.picture(pairs.images[which, 0]), alt)
-        said = f"<b>{text(true)}</b> taken for <b>{text(taken)}</b>, {100 * chances[which, predicted[which]]:.1f}%"
+        said = f"<b>{text(true)}</b> taken for <b>{text(taken)}</b>, {sureness}"
         items.append(Html(f"{image}{said}<small>{text(_viewpoint(pairs, which))}</small>"))
-    sentence = (
-        f"Of {len(wrong):,} pairs classified wrong, the {len(worst)} with the highest probability (softmax of the "
-        "scores) on the wrong class, surest first: left images, enlarged without smoothing."
-        if len(wrong) > 1
-        else "The only pair classified wrong, with the probability (softmax of the scores) of the wrong class."
-    )
     if len(worst) > 1 and (pairs.instance[worst] >= 0).all():
         n_toys = len(_toys(pairs.take(np.sort(worst))))
         sentence += f" They show {n_toys} {'toys' if n_toys > 1 else 'toy'}."
-    return Section(title, [paragraph(sentence), cards(items)])
+    return Section("Worst mistakes", [paragraph(sentence), *([cards(items)] if items else [])])
 
 
 def sample_images(pairs: Pairs, names: Sequence[str], album: Album) -> Section:
@@ -146,7 +126,7 @@ def sample_images(pairs: Pairs, names: Sequence[str], album: Album) -> Section:
         images = _turned(pairs, k, azimuths) if known else pairs.images[first, 0]
         if len(images):
             rows.append((name, images))
-    labels = [f"{10 * value}°" for value in azimuths]
+    labels = [AZIMUTH.label(value) for value in azimuths]
     drawing = figures.samples(rows, labels)
     caption = (
         "Left images of one test toy of each category by azimuth, at constant elevation and lighting."
@@ -155,17 +135,6 @@ def sample_images(pairs: Pairs, names: Sequence[str], album: Album) -> Section:
     )
     alt = f"Rows of images, one for each of {', '.join(name for name, _ in rows)}."
     return Section("Sample images", [figure([album.add("samples", figures.png(drawing), alt)], caption, wide=True)])
-
-
-def _factor_picture(factor: Factor, rows: Sequence[Share], overall: float, floor: float, album: Album) -> Html:
-    labels = [factor.label(row.value) for row in rows]
-    low, high = (pick(rows, key=lambda row: row.accuracy) for pick in (min, max))
-    alt = (
-        f"Dot chart of accuracy by {factor.name}: lowest {percent(low.accuracy)} at {factor.label(low.value)}, "
-        f"highest {percent(high.accuracy)} at {factor.label(high.value)}."
-    )
-    drawing = figures.factor(factor.name.capitalize(), rows, labels, overall, floor)
-    return album.add(factor.name, figures.png(drawing), alt, "chart")
 
 
 def _turned(pairs: Pairs, category: int, azimuths: np.ndarray) -> np.ndarray:

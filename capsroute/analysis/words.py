@@ -1,10 +1,16 @@
-"""Numbers as a reader wants them."""
+"""Numbers and texts as a reader wants them."""
 
 import math
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn")
+"""Unicode's categories of control, format, surrogate, private and unassigned characters."""
+JOINERS = "\u200c\u200d"
+"""Format characters that some scripts and many emoji are written with."""
 
 
 def percent(share: float) -> str:
@@ -38,6 +44,16 @@ def fact(name: str, value: Any) -> tuple[str, str]:
     return " ".join(words), f"{value:,}" if whole else plain(value)
 
 
+def readable(text: str, limit: int = 320) -> str:
+    """A text of unknown origin on one line: too long a one cut between words, what cannot or must not show as �."""
+    line = " ".join(text.split())
+    if len(line) > limit:
+        head, _, _ = line[:limit].rpartition(" ")
+        # a word that is very long itself is cut inside
+        line = (head if len(head) > limit // 2 else line[: limit - 1]) + "…"
+    return "".join(map(_shown, line)) or "(empty)"
+
+
 def plain(value: Any) -> str:
     """A setting's value: numbers as they are written in Python, to be copied, and lists without brackets."""
     if isinstance(value, np.generic):
@@ -56,3 +72,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{name}"] = value
     return found
+
+
+def _shown(character: str) -> str:
+    """Itself, unless it would control the page rather than stand on it, as those do that turn the direction."""
+    unseen = unicodedata.category(character) in UNSEEN and character not in JOINERS
+    return "�" if unseen else character
