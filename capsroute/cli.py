@@ -3,7 +3,9 @@
 import dataclasses
 import importlib.metadata
 import json
+import os
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .errors import StoppedError, UserError
-from .pretrained import HOME, SHIPPED, load
+from .pretrained import HOME, SHIPPED, encoder_of
 from .routing import IMPLS, pick
 from .routing.agreement import AGREEMENTS
 from .testing import SHAPES
@@ -55,6 +57,7 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0, help="Same as --set seed=N.")] = None,
     out: Annotated[str | None, typer.Option(help="Folder of the run; by default a new one below runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder, bit for bit.")] = None,
+    cache_gb: Annotated[float | None, typer.Option(min=0, help="Same as --set cache_gb=N, for texts.")] = None,
     report: Annotated[bool, typer.Option("--report", help="Then test the final weights and write the report.")] = False,
     accelerator: Accelerator = "auto",
     devices: Devices = 1,
@@ -72,7 +75,8 @@ def train(
         from .training.results import report_run
         from .training.runs import RunFolder
 
-        if resume and (experiment or settings or out or seed is not None):
+        given = [f"{name}={value}" for name, value in (("seed", seed), ("cache_gb", cache_gb)) if value is not None]
+        if resume and (experiment or settings or out or given):
             raise SettingError("--resume takes everything from the run's folder; give no experiment and no settings")
         if not resume and not experiment:
             raise SettingError("name an experiment, see `capsroute list`, or give --resume FOLDER")
@@ -81,11 +85,10 @@ def train(
             run = RunFolder(resume)
             config = saved_config(run.read_json("config.json"))
         else:
-            config = change(
-                config_of(experiment or ""), [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
-            )
+            config = change(config_of(experiment or ""), [*(settings or []), *given])
             run = RunFolder(Path(fabric.broadcast(str(RunFolder.new(config, out).path))))
-        run_loop(task_of(config), run, machine, fabric, resume=bool(resume), note=note, console=console)
+        task = task_of(config)
+        run_loop(task, run, machine, fabric, resume=bool(resume), note=note, console=console)
         if not fabric.is_global_zero:
             return
         console.print(f"final weights: {run.model}")
@@ -93,7 +96,7 @@ def train(
             console.print(f"see how it did: capsroute report {run.path}")
             return
         page, result = report_run(run, fabric)
-        console.print(f"on instances never seen in training: {result.words()}")
+        console.print(f"on {task.unseen}: {result.words()}")
         console.print(f"report: {page}")
 
 
@@ -144,10 +147,9 @@ def evaluate(
 ) -> None:
     """Accuracy of trained weights."""
     with told():
-        from .nets import SmallNORB
         from .training.config import SettingError, change
-        from .training.experiments import config_of, saved_config
-        from .training.results import judge, score, trained_network
+        from .training.experiments import config_of, saved_config, task_of
+        from .training.results import final_weights, score
         from .training.runs import RunFolder
 
         folder = Path(what)
@@ -155,23 +157,44 @@ def evaluate(
             raise SettingError(f"split: expected test, train or validation, got {split!r}")
         if (folder / "run.json").exists():
             run = RunFolder(folder)
-            network, config = trained_network(run), saved_config(run.read_json("config.json"))
+            folder, config = final_weights(run), saved_config(run.read_json("config.json"))
         elif (folder / "model.safetensors").exists():
             if on is None:
                 raise SettingError(f"{folder}: say which data to use, for example --on smallnorb")
-            network, config = SmallNORB.from_pretrained(folder).eval(), config_of(on)
+            config = config_of(on)
         elif what in SHIPPED:
-            network, config = load(what), config_of(SHIPPED[what])
+            folder, config = HOME / what, config_of(SHIPPED[what])
         else:
             names = ", ".join(SHIPPED)
             raise SettingError(f"{what}: expected the folder of a run, a folder of weights, or one of {names}")
-        config = change(config, settings or [])
+        given = json.loads((folder / "config.json").read_text()).get("encoder")  # of networks that need one
+        named = [f"encoder={encoder_of(folder, given)}"] if given is not None else []
+        task = task_of(change(config, [*named, *(settings or [])]))
         _, fabric = place(accelerator)
-        result = judge(score(network, config, fabric, split=split, progress=not as_json), config, split)
+        result = task.judge(score(task.restore(folder), task, fabric, split=split, progress=not as_json), split)
         if as_json:
-            typer.echo(json.dumps(result._asdict() | {"accuracy": result.accuracy, "split": split}))
+            typer.echo(json.dumps(result.facts() | {"split": split}))
         else:
             console.print(f"{what} on {split}: {result.words()}")
+
+
+@app.command()
+def predict(
+    what: Annotated[str, typer.Argument(help="sst5, sst2, treebank, the folder of a run, or a folder of weights.")],
+    texts: Annotated[list[str] | None, typer.Argument(help="Sentences; none for standard input, one a line.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="The encoder's name or folder, if not the usual one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Sentiment of sentences."""
+    with told():
+        from .predict import Judge, in_batches, lines_of, shown
+
+        judge = Judge({"sst5": "sst5-minilm", "sst2": "sst2-minilm"}.get(what, what), encoder, device)
+        lines = iter(texts) if texts else lines_of(sys.stdin.buffer)
+        for some in in_batches(lines, 1 if not texts and sys.stdin.isatty() else 32):
+            for answer in judge(some):
+                typer.echo(shown(answer, as_json))
 
 
 @app.command()
@@ -196,9 +219,11 @@ def convert(
 ) -> None:
     """Turn the author's file into a folder of safetensors and JSON."""
     with told():
-        from .nets import SmallNORB
+        from .nets import SST, SmallNORB
+        from .nets.hub import read_weights
 
-        network = SmallNORB.from_official(official)
+        kind = SST if "depth_emb" in read_weights(official, SmallNORB) else SmallNORB
+        network = kind.from_official(official)
         network.save_pretrained(out)
         console.print(f"{type(network).__name__}, {sum(p.numel() for p in network.parameters()):,} parameters: {out}")
 
@@ -210,9 +235,10 @@ def show() -> None:
         from .training.experiments import EXPERIMENTS
 
         table = grid("experiment", "what", "settings that are not the paper's", title="Experiments")
-        usual = dataclasses.asdict(EXPERIMENTS["smallnorb"]())
         for name, make in EXPERIMENTS.items():
-            values = dataclasses.asdict(make())
+            config = make()
+            usual = {field.name: field.default for field in dataclasses.fields(config)}
+            values = dataclasses.asdict(config)
             changed = ", ".join(f"{k}={v}" for k, v in values.items() if v != usual[k] and k != "experiment")
             table.add_row(name, make.__doc__ or "", changed)
         shipped = grid("name", "trained by", "card", title='Trained networks, for capsroute.load("name")')
@@ -223,7 +249,7 @@ def show() -> None:
 
 @data_app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="smallnorb")],
+    name: Annotated[str, typer.Argument(help="smallnorb or sst")],
     folder: Annotated[Path | None, typer.Option(help="Where to; by default where training looks for it.")] = None,
 ) -> None:
     """Download a dataset: resumed where it was cut short, and verified."""
@@ -236,7 +262,7 @@ def fetch(
 
 @data_app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="smallnorb")],
+    name: Annotated[str, typer.Argument(help="smallnorb or sst")],
     folder: Annotated[Path | None, typer.Option(help="Where it lies; by default where training looks for it.")] = None,
 ) -> None:
     """Look at every file of a dataset: missing, broken, or good."""
@@ -254,11 +280,13 @@ def check(
 def dataset(name: str, folder: Path | None) -> tuple[Any, Path]:
     """The module that reads a dataset, and where it lies."""
     from . import data
-    from .data import smallnorb
+    from .data import smallnorb, sst
 
-    if name != "smallnorb":
-        raise ValueError(f"name: expected smallnorb, got {name!r}; toys are rendered when they are first used")
-    return smallnorb, folder or data.folder() / name
+    known = {"smallnorb": smallnorb, "sst": sst}
+    if name not in known:
+        made = "toys and the treebank are made when they are first used"
+        raise ValueError(f"name: expected one of {', '.join(known)}, got {name!r}; {made}")
+    return known[name], folder or data.folder() / name
 
 
 def place(
@@ -287,6 +315,9 @@ def told() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         stop(f"{error.name} is missing: pip install {error.name}")
+    except BrokenPipeError:  # whoever read the output has enough of it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, so that Python's exit finds nothing to complain about
+        raise typer.Exit(1) from None
     except StoppedError as error:
         stop(str(error), 130)
     except (UserError, ValueError, OSError, ImportError) as error:

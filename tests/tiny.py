@@ -18,6 +18,7 @@ from capsroute.training.config import Config
 from capsroute.training.loop import train
 from capsroute.training.machine import Machine
 from capsroute.training.runs import RunFolder
+from capsroute.training.task import Result
 from capsroute.training.vision import PairSource
 
 SIZE = 29
@@ -31,6 +32,7 @@ class TinyConfig(Config):
     log_every: int = 3
     save_every: float = 0.0
     n: int = 40
+    held_out: int = 1
     poison: int = -1  # a sample that is not a number
 
 
@@ -46,6 +48,8 @@ class PoisonedSource(PairSource):
 
 class Tiny:
     names = ("dark", "light", "mixed", "left", "right")
+    samples = "pairs"
+    unseen = "noise"
 
     def __init__(self, config: TinyConfig):
         self.config = config
@@ -63,6 +67,15 @@ class Tiny:
         if split == "validation" and not self.config.held_out:
             return None
         return PoisonedSource(self.pairs(split), device, self.config.poison)
+
+    def restore(self, folder: Path) -> SmallNORB:
+        return SmallNORB.from_pretrained(folder).eval()
+
+    def judge(self, scores: Tensor, split: str) -> Result:
+        raise NotImplementedError
+
+    def report(self, run: RunFolder, scores: Tensor) -> Path:
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         return {"data": "tiny"}

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 from .pairs import CATEGORIES, SPLITS, Pairs
+from .trees import POLARITIES, SENTIMENTS, Phrases
 
-__all__ = ["CATEGORIES", "SPLITS", "Pairs", "folder"]
+__all__ = ["CATEGORIES", "POLARITIES", "SENTIMENTS", "SPLITS", "Pairs", "Phrases", "folder"]
 
 
 def folder() -> Path:

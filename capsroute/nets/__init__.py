@@ -1,5 +1,7 @@
 """Whole networks, one file each."""
 
+from .pooling import AttentionPooling, LinearProbe
 from .smallnorb import SmallNORB
+from .sst import SST
 
-__all__ = ["SmallNORB"]
+__all__ = ["SST", "AttentionPooling", "LinearProbe", "SmallNORB"]

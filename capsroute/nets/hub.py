@@ -38,21 +38,26 @@ class Hub(Mixin, library_name="capsroute", tags=["capsroute", "capsules", "routi
             return super()._from_pretrained(**kwargs)
 
 
-def official_weights(path: str | PathLike[str], network: nn.Module) -> dict[str, Tensor]:
-    """The weights in a file published by the paper's author, without executing anything in it."""
+def read_weights(path: str | PathLike[str], kind: type[nn.Module]) -> dict[str, Tensor]:
+    """What a file published by the paper's author holds, without executing anything in it."""
     file = Path(fspath(path))
+    advice = f"expected the weights the paper's author published for {kind.__name__}"
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: expected the author's file of weights, found nothing there")
-    advice = f"expected the weights the paper's author published for {type(network).__name__}"
+        raise FileNotFoundError(f"{file}: {advice}, found nothing there")
     try:
         weights = torch.load(file, weights_only=True, map_location="cpu")
     except Exception as error:
         raise ValueError(f"{file}: {advice}, cannot read it ({error})") from error
-    own = network.state_dict()
     if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):
         raise ValueError(f"{file}: {advice}, found something else")
-    weights = {name: w for name, w in weights.items() if not name.endswith(".CONST_one")}
+    return {name: w for name, w in weights.items() if not name.endswith(".CONST_one")}
+
+
+def fill(network: nn.Module, weights: dict[str, Tensor], path: str | PathLike[str]) -> None:
+    """Give a network the weights of the author's file, if they are its own."""
+    own = network.state_dict()
     wrong = sorted(own.keys() ^ weights.keys()) or [n for n in own if own[n].shape != weights[n].shape]
     if wrong:
-        raise ValueError(f"{file}: {advice}, but these names or shapes differ: {', '.join(wrong[:5])}")
-    return weights
+        advice = f"expected the weights the paper's author published for {type(network).__name__}"
+        raise ValueError(f"{fspath(path)}: {advice}, but these names or shapes differ: {', '.join(wrong[:5])}")
+    network.load_state_dict(weights)

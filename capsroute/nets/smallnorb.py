@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..layers import Routing
 from ..routing import Capsules
-from .hub import Hub, official_weights
+from .hub import Hub, fill, read_weights
 
 SMALLEST = 29  # three pairs of unpadded 3x3 convolutions, strides 1 and 2, leave one location of 29 pixels
 
@@ -69,7 +69,7 @@ class SmallNORB(nn.Module, Hub, license="mit", pipeline_tag="image-classificatio
     def from_official(cls, path: str | PathLike[str]) -> Self:
         """The author's published network, from its file of weights."""
         network = cls()
-        network.load_state_dict(official_weights(path, network))
+        fill(network, read_weights(path, cls), path)
         return network
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import types
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from ..errors import UserError
 from .regime import Regime
@@ -22,7 +22,6 @@ class Config(Regime):
 
     experiment: str
     seed: int = 0
-    held_out: int = 1  # training instances kept for validation; 0 trains on all of them and validates nothing
     log_every: int = 50  # steps a row of the log covers
     validate_every: float = 1.0  # epochs
     validate_on: int | None = 5000  # samples at most, always the same; none for all
@@ -34,7 +33,6 @@ class Config(Regime):
         super().__post_init__()
         least = {
             "seed": 0,
-            "held_out": 0,
             "log_every": 1,
             "save_every": 0,
             "validate_on": 1,
@@ -47,6 +45,10 @@ class Config(Regime):
                 raise ValueError(f"{name}: expected at least {lowest}, got {value}")
         if not self.validate_every > 0:
             raise ValueError(f"validate_every: expected above 0, got {self.validate_every}")
+
+    def on_everything(self) -> Self:
+        """The same run with all of the training set."""
+        return self
 
 
 def change(config: SomeConfig, settings: list[str]) -> SomeConfig:

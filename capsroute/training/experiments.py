@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .config import Config, SettingError, from_dict
+from .language import Language, LanguageConfig
 from .task import Task
 from .vision import Vision, VisionConfig
 
@@ -53,17 +54,33 @@ def debug() -> VisionConfig:
     )
 
 
-EXPERIMENTS: dict[str, Callable[[], VisionConfig]] = {e.__name__: e for e in (toys, toys96, smallnorb, debug)}
+def sst5() -> LanguageConfig:
+    """The paper's experiment with five sentiments: GPT-2 large, 3 epochs over all phrases."""
+    return LanguageConfig(experiment="sst5", data="sst", encoder="openai-community/gpt2-large", epochs=3)
 
 
-def config_of(name: str) -> VisionConfig:
+def sst2() -> LanguageConfig:
+    """The same without what is neutral: positive or negative."""
+    return LanguageConfig(experiment="sst2", data="sst", encoder="openai-community/gpt2-large", epochs=3, classes=2)
+
+
+def treebank() -> LanguageConfig:
+    """Generated film reviews and a tiny encoder made for them: minutes on a CPU."""
+    return LanguageConfig(experiment="treebank", data="treebank", epochs=3)
+
+
+NAMED = (toys, toys96, smallnorb, debug, treebank, sst5, sst2)
+EXPERIMENTS: dict[str, Callable[[], VisionConfig | LanguageConfig]] = {e.__name__: e for e in NAMED}
+
+
+def config_of(name: str) -> VisionConfig | LanguageConfig:
     """An experiment's config, by name."""
     if name not in EXPERIMENTS:
         raise SettingError(f"{name}: no such experiment, expected one of {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]()
 
 
-def saved_config(values: dict[str, Any]) -> VisionConfig:
+def saved_config(values: dict[str, Any]) -> VisionConfig | LanguageConfig:
     """The config a run's folder holds."""
     return from_dict(type(config_of(str(values.get("experiment")))), values)
 
@@ -72,4 +89,6 @@ def task_of(config: Config) -> Task:
     """The network and data of a config."""
     if isinstance(config, VisionConfig):
         return Vision(config)
+    if isinstance(config, LanguageConfig):
+        return Language(config)
     raise TypeError(f"config: expected one of an experiment, got {type(config).__name__}")

@@ -61,6 +61,9 @@ class Loop:
             shares = f"a multiple of the {fabric.world_size} processes"
             raise ValueError(f"batch_size: expected {shares}, got {self.config.batch_size}")
         torch.backends.cudnn.deterministic = True  # a resumed run must continue bit for bit
+        with fabric.rank_zero_first(local=True):  # the first makes and caches what the others then read
+            self.source = self._source("train")
+            self.held_out = task.source("validation", fabric.device)
         torch.manual_seed(self.config.seed)
         self.network = task.network()
         if fabric.world_size > 1:
@@ -72,9 +75,6 @@ class Loop:
         self.wrapped = fabric.setup_module(module)  # pyright: ignore[reportArgumentType]
         self.optimizer = self.config.optimizer(self.learner)
 
-        with fabric.rank_zero_first(local=True):  # the first makes and caches what the others then read
-            self.source = self._source("train")
-            self.held_out = task.source("validation", fabric.device)
         self.per_epoch = len(self.source) // self.config.batch_size
         if not self.per_epoch:
             raise ValueError(

@@ -45,11 +45,11 @@ class PlainStep:
 
     def samples(self, batch: Plan) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
         """Mixed inputs, both targets, and the share of the first."""
-        own, partner, weight = self.share, batch.partner[self.share], batch.weight[self.share]
-        inputs = self.source.altered(batch.rows[own], batch.noise[own])
-        others = self.source.altered(batch.rows[partner], batch.noise[partner])
-        mixed = tuple(mix(x, y, weight) for x, y in zip(inputs, others, strict=True))
-        return mixed, self.source.target[batch.rows[own]], self.source.target[batch.rows[partner]], weight
+        partner, weight = batch.partner[self.share], batch.weight[self.share]
+        rows, noise = (torch.cat([t[self.share], t[partner]]) for t in (batch.rows, batch.noise))  # at once: same sizes
+        halves = [x.chunk(2) for x in self.source.altered(rows, noise)]
+        target, other = self.source.target[rows].chunk(2)
+        return tuple(mix(x, y, weight) for x, y in halves), target, other, weight
 
 
 class CapturedStep:

@@ -1,14 +1,36 @@
-"""What the loop needs to know of a task: its network, and samples by their number."""
+"""What training and its results need to know of a task: its network, samples by their number, and how to judge them."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from .config import Config
+from .runs import RunFolder
 
 Inputs = tuple[Tensor, ...]
+
+
+class Result(NamedTuple):
+    """How many samples were classified right, with 95% intervals over what may count as independent trials."""
+
+    right: int
+    total: int
+    intervals: dict[str, tuple[float, float]]
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.total
+
+    def facts(self) -> dict[str, Any]:
+        return {"right": self.right, "total": self.total, "accuracy": self.accuracy, "intervals": self.intervals}
+
+    def words(self) -> str:
+        spans = [f"{100 * low:.2f} to {100 * high:.2f}% over {over}" for over, (low, high) in self.intervals.items()]
+        share = f"{100 * self.accuracy:.2f}% ({self.right:,} of {self.total:,})"
+        return f"{share}; 95% interval{'s' if len(spans) > 1 else ''} {', '.join(spans)}"
 
 
 class Source(Protocol):
@@ -32,6 +54,9 @@ class Source(Protocol):
 class Task(Protocol):
     """An experiment's network and data."""
 
+    samples: str  # what they are called
+    unseen: str  # what test samples are, to a network trained on the others
+
     @property
     def names(self) -> Sequence[str]: ...
 
@@ -39,7 +64,11 @@ class Task(Protocol):
     def config(self) -> Config: ...
 
     def network(self) -> nn.Module:
-        """A new network, from torch's random numbers; it returns Capsules, one for each class."""
+        """A new network, from torch's random numbers; what it returns has the classes' scores as `a`."""
+        ...
+
+    def restore(self, folder: Path) -> nn.Module:
+        """A trained network."""
         ...
 
     def source(self, split: str, device: torch.device) -> Source | None:
@@ -47,5 +76,13 @@ class Task(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Facts for the record: where data came from, how many samples."""
+        """Facts for the record: where data came from."""
+        ...
+
+    def judge(self, scores: Tensor, split: str) -> Result:
+        """What scores on a split say."""
+        ...
+
+    def report(self, run: RunFolder, scores: Tensor) -> Path:
+        """Write the page that shows a finished run and its scores on the test split."""
         ...

@@ -1,19 +1,23 @@
 """Recognising toys from stereo pairs: smallNORB's, or rendered ones."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..analysis.accuracy import by_instance_interval, wilson
+from ..analysis.report import write_report
 from ..data import CATEGORIES, Pairs, folder
 from ..nets import SmallNORB
 from ..nets.smallnorb import SMALLEST
 from .config import Config
-from .task import Inputs
+from .runs import RunFolder
+from .task import Inputs, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +29,11 @@ class VisionConfig(Config):
     size: int = 96  # pixels on a side; smallNORB has 96
     padding: int = 16  # pixels of edge around an image before a crop of its own size
     toys_seed: int = 0  # chooses the toys' proportions and paint
+    held_out: int = 1  # training instances kept for validation; 0 trains on all of them and validates nothing
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("size", SMALLEST), ("padding", 0), ("toys_seed", 0)):
+        for name, least in (("size", SMALLEST), ("padding", 0), ("toys_seed", 0), ("held_out", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
         if self.data == "smallnorb" and self.size != 96:
@@ -36,17 +41,25 @@ class VisionConfig(Config):
         if self.held_out > 4:
             raise ValueError(f"held_out: expected at most 4 of the 5 training instances, got {self.held_out}")
 
+    def on_everything(self) -> Self:
+        return dataclasses.replace(self, held_out=0)
+
 
 class Vision:
     """Stereo pairs in, one capsule for each category out."""
 
     names = CATEGORIES
+    samples = "pairs"
+    unseen = "instances never seen in training"
 
     def __init__(self, config: VisionConfig):
         self.config = config
 
     def network(self) -> SmallNORB:
         return SmallNORB(n_classes=len(CATEGORIES))
+
+    def restore(self, folder: Path) -> SmallNORB:
+        return SmallNORB.from_pretrained(folder).eval()
 
     def pairs(self, split: str, device: torch.device | None = None) -> Pairs:
         """The pairs of `train`, `validation` or `test`; whole instances are held out, never single views."""
@@ -66,6 +79,31 @@ class Vision:
     def describe(self) -> dict[str, Any]:
         held_out = self._held_out_instances(self._load("train", None)).tolist() if self.config.held_out else "none"
         return {"data": self.config.data, "instances held out": held_out}
+
+    def judge(self, scores: Tensor, split: str) -> Result:
+        pairs = self.pairs(split)
+        hit = scores.argmax(1).numpy() == pairs.category
+        right, total = int(hit.sum()), len(hit)
+        over_instances = by_instance_interval(hit, pairs.category, pairs.instance)
+        return Result(right, total, {"images": wilson(right, total), "instances": over_instances})
+
+    def report(self, run: RunFolder, scores: Tensor) -> Path:
+        source = (
+            "smallNORB" if self.config.data == "smallnorb" else f"rendered toys, {self.config.size}x{self.config.size}"
+        )
+        how = [
+            *(["mixed-up (mixup)"] if self.config.mixup else []),
+            *(["randomly cropped"] if self.config.padding else []),
+        ]
+        return write_report(
+            run.path,
+            title=f"{self.config.experiment}: {source}",
+            scores=scores.numpy(),
+            pairs=self.pairs("test"),
+            names=self.names,
+            trained="on " + (" and ".join(how) + " images" if how else "images as they are"),
+            **run.story(),
+        )
 
     @cached_property
     def where(self) -> Path:

@@ -1,0 +1,1 @@
+"""The parts that generated reviews are made of."""

@@ -1,0 +1,93 @@
+"""The paper's network for sentences: every hidden state of a frozen transformer is a capsule, two routing layers judge.
+
+Axes: b sentences, n tokens, l layers of the transformer, m its width.
+"""
+
+from os import PathLike
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from ..layers import Routing
+from ..routing import Capsules
+from .hub import Hub, fill, read_weights
+
+D_PART = 64
+
+
+class SST(nn.Module, Hub, license="mit", pipeline_tag="text-classification"):
+    """Classifies texts by all hidden states of their tokens.
+
+    Args:
+        depth: Hidden states of each token: the transformer's layers and the embeddings below them.
+        d_emb: The transformer's width.
+        n_classes: Number of classes.
+        n_parts: Number of capsules between the two routing layers.
+        encoder: The transformer it was trained with, by name, for the record.
+        impl: Implementation of routing, see [`route`][capsroute.route].
+    """
+
+    def __init__(
+        self,
+        depth: int = 37,
+        d_emb: int = 1280,
+        n_classes: int = 5,
+        n_parts: int = 64,
+        encoder: str = "",
+        impl: str = "auto",
+    ):
+        super().__init__()
+        self.encoder = encoder
+        self.depth_emb = nn.Parameter(torch.zeros(depth, d_emb))
+        self.detect_parts = nn.Sequential(nn.Linear(d_emb, D_PART), nn.SiLU(), nn.LayerNorm(D_PART))
+        self.routings = nn.ModuleList(
+            [
+                Routing(d_cov=1, d_inp=D_PART, d_out=2, n_out=n_parts, impl=impl),
+                Routing(d_cov=1, d_inp=2, d_out=2, n_inp=n_parts, n_out=n_classes, impl=impl),
+            ]
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.kaiming_normal_(module.weight)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, mask: Tensor, embs: Tensor) -> Capsules:
+        """Class capsules of texts; a softmax over `a` gives probabilities.
+
+        Args:
+            mask: `[b, n]`, 1 for tokens and 0 for padding; in between where both are mixed.
+            embs: `[b, n, l, m]` hidden states.
+        """
+        a, mu = self.parts(mask, embs)
+        for routing in self.routings:
+            a, mu, sig2 = routing(a, mu)
+        return Capsules(a, mu, sig2)
+
+    def parts(self, mask: Tensor, embs: Tensor) -> tuple[Tensor, Tensor]:
+        """A score and a vector for every hidden state: what the first routing layer gets."""
+        check_texts(mask, embs, *self.depth_emb.shape)
+        mu = self.detect_parts(embs + self.depth_emb)  # [b, n, l, 64]
+        a = torch.logit(mask)[:, :, None].expand(mu.shape[:3])  # infinite for tokens, minus infinity for padding
+        return a.flatten(1), mu.flatten(1, 2).unsqueeze(-2)  # [b, n * l], [b, n * l, 1, 64]
+
+    @classmethod
+    def from_official(cls, path: str | PathLike[str]) -> Self:
+        """The author's published network, five classes or two, from its file of weights."""
+        weights = read_weights(path, cls)
+        scores = weights.get("routings.1.beta_use")
+        n_classes = scores.shape[-1] if scores is not None and scores.ndim == 2 else 5
+        network = cls(n_classes=n_classes, encoder="openai-community/gpt2-large")
+        fill(network, weights, path)
+        return network
+
+
+def check_texts(mask: Tensor, embs: Tensor, depth: int, d_emb: int) -> None:
+    """Refuse what is not a batch of texts of this encoder."""
+    if embs.ndim != 4 or embs.shape[2:] != (depth, d_emb):
+        raise ValueError(f"embs: expected [b, n, {depth}, {d_emb}], got shape {list(embs.shape)}")
+    if mask.shape != embs.shape[:2]:
+        raise ValueError(f"mask: expected {list(embs.shape[:2])}, as embs has, got shape {list(mask.shape)}")
+    for name, t in (("mask", mask), ("embs", embs)):
+        if not t.is_floating_point():
+            raise TypeError(f"{name}: expected floating point, got {t.dtype}")
