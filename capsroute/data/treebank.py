@@ -32,7 +32,7 @@ SHARES = {"train": range(192), "validation": range(192, 216), "test": range(216,
 class Sizes(NamedTuple):
     """Sentences in each split."""
 
-    train: int = 1500
+    train: int = 1800
     validation: int = 300
     test: int = 600
 

@@ -159,6 +159,8 @@ class Loop:
         if self.fabric.is_global_zero:
             self.network.save_pretrained(self.run.model)  # pyright: ignore[reportCallIssue]
             facts = self.run.read_json("run.json") | {"steps": self.steps, "seconds": round(self.seconds, 1)}
+            if self.fabric.device.type == "cuda":
+                facts["peak MiB"] = round(torch.cuda.max_memory_allocated(self.fabric.device) / 2**20)
             self.run.write_json("run.json", facts)
             if self.board:
                 self.board.finalize("success")
