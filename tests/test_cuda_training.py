@@ -14,7 +14,7 @@ from tiny import run_tiny
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),  # inductor, which advises less precision
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # inductor explains its choices with them
 ]
 
 

@@ -26,6 +26,7 @@ VERSION = 1  # of the sentences: to be raised with every change of them, so that
 DEPTH = 2
 MAX_DEPTH = 4  # deeper ones are hard to find, and hard to read
 EVERY = 5  # of this many test sentences one is deeper
+STARS = ("One star", "Two stars", "Three stars", "Four stars", "Five stars")
 SHARES = {"train": range(192), "validation": range(192, 216), "test": range(216, 256)}  # of a checksum's first byte
 
 
@@ -61,6 +62,15 @@ def sentences(seed: int, split: str, n: int | None = None, *, depth: int = DEPTH
 def texts(seed: int, n: int) -> list[str]:
     """Sentences of the training split as text, for a language model to learn from."""
     return [tree.text() for tree in sentences(seed, "train", n)]
+
+
+def reviews(seed: int, n: int) -> list[str]:
+    """The same sentences, each with the stars that go with its sentiment, as newspapers print them.
+
+    They show a language model that words differ in sentiment, which `texts` hardly do. But they also tell it the
+    labels of these sentences: what is trained on it has seen more labels than those of the phrases it is trained with.
+    """
+    return [f"{tree.text()} {STARS[tree.label]} ." for tree in sentences(seed, "train", n)]
 
 
 def load(

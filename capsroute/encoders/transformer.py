@@ -97,12 +97,13 @@ class Encoder:
             found = self._tokenizer(
                 text, truncation=True, max_length=self.max_tokens, return_offsets_mapping=True, verbose=False
             )
+            whole = self._tokenizer(text, truncation=False, verbose=False)["input_ids"]
         ids = found["input_ids"]
         if not ids:
             return [self._tokenizer.convert_ids_to_tokens(self._blank)], False
         names = self._tokenizer.convert_ids_to_tokens(ids)
         pieces = [_piece(text, span, name) for span, name in zip(found["offset_mapping"], names, strict=True)]
-        return pieces, bool(found.encodings[0].overflowing)
+        return pieces, len(whole) > len(ids)
 
     @torch.no_grad()  # not inference_mode: what it makes may not be an input of training
     def encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
