@@ -337,7 +337,7 @@ def test_tokenizers_start_no_threads(folders: dict[str, Path]) -> None:
     encoder._tokenizer.__class__ = Watched
     encoder.tokenize(TEXTS)
     encoder.tokens("a film")
-    assert seen == ["false", "false"]
+    assert set(seen) == {"false"}
 
 
 def test_importing_it_does_not_import_transformers() -> None:

@@ -156,8 +156,8 @@ class TextSource:
 
     def __init__(self, embeddings: Embeddings, target: Tensor, device: torch.device):
         self.embeddings, self.target, self.resident = embeddings, target, embeddings.resident
-        # a captured step needs batches of one size; others are as long as their longest text
-        self.length = embeddings.longest if device.type == "cuda" and self.resident else None
+        self.one_size = device.type == "cuda" and self.resident  # for a captured step; else as long as their longest
+        self.length = embeddings.longest if self.one_size else None
 
     def __len__(self) -> int:
         return len(self.target)

@@ -70,8 +70,9 @@ class Loop:
             share_batch_statistics(self.network)
         guided = Guided(self.network, len(task.names)) if self.config.guide else None
         self.learner = (guided or self.network).to(fabric.device)
-        compiled = machine.compiles(fabric.device) and not guided
-        module = torch.compile(self.learner, dynamic=False) if compiled else self.learner
+        self.obstacle = why_not_captured(fabric, self.source)
+        compiled = machine.compiles(fabric.device, self.source.one_size) and not guided
+        module = torch.compile(self.learner, dynamic=not self.source.one_size) if compiled else self.learner
         self.wrapped = fabric.setup_module(module)  # pyright: ignore[reportArgumentType]
         self.optimizer = self.config.optimizer(self.learner)
 
@@ -119,13 +120,12 @@ class Loop:
         """All steps that are left."""
         from .display import Display
 
-        reason = why_not_captured(self.fabric, self.source)
         step: Step = self.plain
         plan, planned = self._plan(self.step_number // self.per_epoch), self.step_number // self.per_epoch
-        if reason is None and self.step_number < self.steps:
+        if self.obstacle is None and self.step_number < self.steps:
             step = CapturedStep(self.plain, plan.batch(0))
         if self.console:
-            how = "as one captured graph" if reason is None else f"step by step ({reason})"
+            how = f"step by step ({self.obstacle})" if self.obstacle else "as one captured graph"
             self.console.print(
                 f"{self.run.path}: {self.steps - self.step_number:,} steps {how} on {self.fabric.device}"
             )

@@ -26,7 +26,7 @@ class Machine:
     nodes: int = 1
     strategy: str = "auto"  # ddp for several processes
     precision: str = "32-true"
-    compile: bool | None = None  # by default on a GPU
+    compile: bool | None = None  # by default on a GPU, where all batches have one size
 
     def fabric(self, loggers: Any = None) -> Fabric:
         with warnings.catch_warnings():
@@ -40,8 +40,10 @@ class Machine:
                 loggers=loggers,
             )
 
-    def compiles(self, device: torch.device) -> bool:
-        return device.type == "cuda" if self.compile is None else self.compile
+    def compiles(self, device: torch.device, one_size: bool) -> bool:
+        """By default where it pays: batches of many sizes would each be compiled anew."""
+        return device.type == "cuda" and one_size if self.compile is None else self.compile
+
 
 
 def describe(machine: Machine, device: torch.device, note: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Source(Protocol):
 
     target: Tensor  # [n] the class of each, on the device
     resident: bool  # whether samples lie on the device, rather than travel there with each batch
+    one_size: bool  # whether all batches are of one size
     n_noise: int  # random numbers that altering a sample takes
 
     def __len__(self) -> int: ...

@@ -133,6 +133,7 @@ def sample(pairs: Pairs, limit: int | None) -> Pairs:
 class PairSource:
     """Pairs on the device where they fit, else on the CPU, from where batches travel."""
 
+    one_size = True
     n_noise = 2  # a shift down and a shift right
 
     def __init__(self, pairs: Pairs, padding: int, device: torch.device):
