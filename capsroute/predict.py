@@ -39,17 +39,20 @@ class Judge:
     """
 
     def __init__(self, what: str, encoder: str | None = None, device: str | torch.device = "cpu"):
+        place = _place(device)
         network, named = _network(what)
         if not (encoder or named):
             raise UserError(f"{what}: does not say which encoder it was trained with; name it with --encoder")
-        self.encoder = Encoder(encoder or named, device=device)
+        n_classes = network.routings[-1].n_out
+        self.names: tuple[str, ...] = next((k for k in (SENTIMENTS, POLARITIES) if len(k) == n_classes), ())
+        if not self.names:
+            raise UserError(f"{what}: expected a network with 5 classes or 2, got {n_classes}")
+        self.encoder = Encoder(encoder or named, device=place)
         expected, found = tuple(network.depth_emb.shape), (self.encoder.depth, self.encoder.d_emb)
         if expected != found:
             sizes = "{} hidden states of width {}".format
             raise UserError(f"{self.encoder.name}: expected {sizes(*expected)}, as {what} needs, got {sizes(*found)}")
-        self.network = network.to(device)
-        n_classes = network.routings[-1].n_out
-        self.names: tuple[str, ...] = SENTIMENTS if n_classes == 5 else POLARITIES
+        self.network = network.to(place)
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> list[Answer]:
@@ -98,17 +101,50 @@ def _network(what: str) -> tuple[SST, str]:
     """The network, and its encoder's name or folder."""
     folder = Path(what)
     if (folder / "run.json").exists():
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        if config.get("head") != "routing":
-            raise UserError(f"{what}: expected a run of the routing network on texts, got {config.get('experiment')}")
-        network, place = SST.from_pretrained(folder / "model"), folder / "model"
+        place = folder / "model"
+        _check_run(folder)
+        network = _restored(place)
     elif (folder / "model.safetensors").exists():
-        network, place = SST.from_pretrained(folder), folder
+        network, place = _restored(folder), folder
     elif what in SHIPPED:
         network, place = load(what), HOME / what
     else:
-        names = ", ".join(name for name, experiment in SHIPPED.items() if experiment in ("treebank", "sst5", "sst2"))
-        raise UserError(f"{what}: expected {names}, the folder of a run, or a folder of weights")
+        names = [name for name, experiment in SHIPPED.items() if experiment in ("treebank", "sst5", "sst2")]
+        wanted = ", ".join([*names, "the folder of a run", "or a folder of weights"])
+        raise UserError(f"{readable(what)}: expected {wanted}")
     if not isinstance(network, SST):
         raise UserError(f"{what}: judges images, not texts")
     return network.eval(), encoder_of(place, network.encoder)
+
+
+def _check_run(folder: Path) -> None:
+    """That it is a finished run of the network on texts."""
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        experiment, head = config.get("experiment"), config.get("head")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder / 'config.json'}: expected the settings of a run, cannot read them") from error
+    if head != "routing":
+        other = f"{experiment}, which judges images" if head is None else f"{experiment} with head={head}"
+        raise UserError(f"{folder}: expected a run of the routing network on texts, got {other}")
+    if not (folder / "model" / "model.safetensors").is_file():
+        raise UserError(f"{folder}: the run has not finished; go on with `capsroute train --resume {folder}`")
+
+
+def _restored(folder: Path) -> SST:
+    """The network of a folder, all of whose weights must be there and nothing else."""
+    try:
+        return SST.from_pretrained(folder, strict=True)
+    except Exception as error:  # what json, safetensors and torch raise has nothing in common
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(":.")
+        raise UserError(f"{folder}: expected weights of a network for texts, cannot load them ({reason})") from error
+
+
+def _place(device: str | torch.device) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"device: expected cpu, or cuda where there is a GPU, got {str(device)!r}") from error
+    return place

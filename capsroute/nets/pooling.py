@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .hub import Hub
-from .sst import D_PART, check_texts
+from .sst import D_PART, check_texts, detected
 
 
 class Scores(NamedTuple):
@@ -48,7 +48,7 @@ class AttentionPooling(nn.Module, Hub, license="mit", pipeline_tag="text-classif
 
     def forward(self, mask: Tensor, embs: Tensor) -> Scores:
         check_texts(mask, embs, *self.depth_emb.shape)
-        x = self.detect_parts(embs + self.depth_emb).flatten(1, 2)  # [b, nl, 64]
+        x = detected(self.detect_parts, mask, embs + self.depth_emb).flatten(1, 2)  # [b, nl, 64]
         there = mask.clamp(min=torch.finfo(mask.dtype).tiny).log()  # padding gets next to nothing, and no gradient NaN
         weights = (self.attend(x) + there.repeat_interleave(embs.shape[2], 1)[:, :, None]).softmax(1)  # [b, nl, p]
         pooled = torch.einsum("bip,bipv->bpv", weights, self.values(x).unflatten(-1, (-1, 2)))

@@ -67,7 +67,7 @@ class SST(nn.Module, Hub, license="mit", pipeline_tag="text-classification"):
     def parts(self, mask: Tensor, embs: Tensor) -> tuple[Tensor, Tensor]:
         """A score and a vector for every hidden state: what the first routing layer gets."""
         check_texts(mask, embs, *self.depth_emb.shape)
-        mu = self.detect_parts(embs + self.depth_emb)  # [b, n, l, 64]
+        mu = detected(self.detect_parts, mask, embs + self.depth_emb)  # [b, n, l, 64]
         a = torch.logit(mask)[:, :, None].expand(mu.shape[:3])  # infinite for tokens, minus infinity for padding
         return a.flatten(1), mu.flatten(1, 2).unsqueeze(-2)  # [b, n * l], [b, n * l, 1, 64]
 
@@ -80,6 +80,12 @@ class SST(nn.Module, Hub, license="mit", pipeline_tag="text-classification"):
         network = cls(n_classes=n_classes, encoder="openai-community/gpt2-large")
         fill(network, weights, path)
         return network
+
+
+def detected(layers: nn.Sequential, mask: Tensor, x: Tensor) -> Tensor:
+    """What the layers make of hidden states; padding becomes zeros early, lest something huge there overflow."""
+    linear, activate, normalise = layers
+    return normalise(activate(linear(x).masked_fill((mask == 0)[:, :, None, None], 0.0)))
 
 
 def check_texts(mask: Tensor, embs: Tensor, depth: int, d_emb: int) -> None:

@@ -20,7 +20,7 @@ from .runs import RunFolder
 from .task import Inputs, Result
 
 HEADS = {"routing": SST, "linear": LinearProbe, "attention": AttentionPooling}
-PRETRAINED_ON = 10_000  # generated sentences the tiny encoder reads before it is frozen
+PRETRAINED_ON = 40_000  # generated reviews the tiny encoder reads before it is frozen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class Language:
         from ..encoders import tiny
 
         seed = self.config.treebank_seed
-        return str(tiny.make(self.where / f"tiny-gpt2-{seed}", treebank.texts(seed, PRETRAINED_ON), seed=seed))
+        return str(tiny.make(self.where / f"tiny-gpt2-{seed}", treebank.reviews(seed, PRETRAINED_ON), seed=seed))
 
     @cached_property
     def where(self) -> Path:
