@@ -9,6 +9,10 @@ if TYPE_CHECKING:
 HOME = Path(__file__).parent / "weights"
 SHIPPED = {  # name, and the experiment it was trained by
     "smallnorb": "smallnorb",
+    "toys": "toys96",
+    "sst5-minilm": "sst5",
+    "sst2-minilm": "sst2",
+    "treebank": "treebank",
 }
 
 
@@ -16,7 +20,8 @@ def load(name: str) -> "SmallNORB | SST":
     """A network trained and shipped with capsroute, ready to classify.
 
     Args:
-        name: `"smallnorb"`. The model card beside the weights says more.
+        name: `"smallnorb"` or `"toys"`, which see stereo pairs of images; `"sst5-minilm"`, `"sst2-minilm"` or
+            `"treebank"`, which see the hidden states of texts. The model card beside the weights says more.
     """
     from .nets import SST, SmallNORB  # imported here, for they ask for the hub's package, which takes its time
 
