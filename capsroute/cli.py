@@ -1,6 +1,7 @@
 """The command line, nothing but the command line."""
 
 import dataclasses
+import gc
 import importlib.metadata
 import json
 import os
@@ -191,6 +192,7 @@ def predict(
         from .predict import Judge, in_batches, lines_of, shown
 
         judge = Judge({"sst5": "sst5-minilm", "sst2": "sst2-minilm"}.get(what, what), encoder, device)
+        gc.freeze()  # what was loaded stays to the end: no collection need look through it
         lines = iter(texts) if texts else lines_of(sys.stdin.buffer)
         for some in in_batches(lines, 1 if not texts and sys.stdin.isatty() else 32):
             for answer in judge(some):
@@ -327,6 +329,7 @@ def told() -> Iterator[None]:
 
 
 def stop(message: str, code: int = 1) -> None:
+    message = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in message)  # it may quote anything
     Console(stderr=True, highlight=False).print(message, style="red", markup=False, soft_wrap=True)
     raise typer.Exit(code)
 

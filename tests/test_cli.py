@@ -98,7 +98,7 @@ def test_check_lists_every_file_and_fails_where_one_is_missing(tmp_path: Path) -
 
 
 def test_only_known_data_is_fetched() -> None:
-    assert "name: expected smallnorb, got 'mnist'" in refused("data", "fetch", "mnist")
+    assert "name: expected one of smallnorb, sst, got 'mnist'" in refused("data", "fetch", "mnist")
 
 
 @pytest.mark.data

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import capsroute
 from capsroute import Capsules
-from capsroute.nets import SmallNORB
+from capsroute.nets import SST, SmallNORB
 from capsroute.nets.smallnorb import stack_coordinates
 from capsroute.pretrained import HOME, SHIPPED
 
@@ -100,7 +100,7 @@ class Refuse:
             raise ImportError(name)
 sys.meta_path.insert(0, Refuse())
 import torch
-from capsroute.nets import SmallNORB
+from capsroute.nets import SST, SmallNORB
 network = SmallNORB(n_parts=2, n_channels=2)
 assert network(torch.rand(1, 2, 48, 48)).a.shape == (1, 5)
 for call in (lambda: network.save_pretrained("x"), lambda: SmallNORB.from_pretrained("x")):
@@ -118,9 +118,14 @@ for call in (lambda: network.save_pretrained("x"), lambda: SmallNORB.from_pretra
 def test_shipped_networks_load_and_classify(name: str) -> None:
     network = capsroute.load(name)
     assert not network.training
-    assert n_parameters(network) == 271_688
+    if isinstance(network, SST):
+        assert network.encoder or (HOME / name / "encoder" / "config.json").is_file()
+        inputs = torch.ones(2, 3), torch.randn(2, 3, *network.depth_emb.shape)
+    else:
+        assert n_parameters(network) == 271_688
+        inputs = (torch.rand(2, 2, 96, 96),)
     with torch.no_grad():
-        assert network(torch.rand(2, 2, 96, 96)).a.isfinite().all()
+        assert network(*inputs).a.isfinite().all()
     card = (HOME / name / "README.md").read_text()
     for word in ("Data", "Regime", "seed", "Accuracy", "commit"):
         assert word in card
@@ -133,7 +138,7 @@ def test_an_unknown_name_lists_the_known() -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"none\.pt: expected the author's file"):
+    with pytest.raises(FileNotFoundError, match=r"none\.pt: expected the weights the paper's author published"):
         SmallNORB.from_official(tmp_path / "none.pt")
 
 

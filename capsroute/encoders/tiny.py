@@ -36,7 +36,7 @@ def make(
     texts: Sequence[str],
     *,
     seed: int = 0,
-    n_steps: int = 1800,
+    n_steps: int = 1500,
     n_layers: int = 4,
     width: int = 64,
     max_tokens: int = 128,

@@ -34,6 +34,7 @@ class Hub(Mixin, library_name="capsroute", tags=["capsroute", "capsules", "routi
 
     @classmethod
     def _from_pretrained(cls, **kwargs: Any) -> Any:
+        kwargs["strict"] = True  # weights that are missing would stay random
         with redirect_stdout(StringIO()):  # the mixin announces every folder it reads
             return super()._from_pretrained(**kwargs)
 

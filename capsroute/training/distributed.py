@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-class SharedBatchNorm2d(nn.BatchNorm2d):
+class Shared(nn.modules.batchnorm._BatchNorm):
     """Batch normalisation with the mean and variance of the whole batch, on CPU and GPU alike.
 
     torch's own is for CUDA devices alone.
@@ -14,13 +14,14 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
             return super().forward(input)
+        others = [0, *range(2, input.ndim)]
         count = input.numel() // input.shape[1] * dist.get_world_size()
-        mean = total(input.sum((0, 2, 3))) / count  # [channels]
-        centred = input - mean[:, None, None]
-        var = total(centred.square().sum((0, 2, 3))) / count
-        self._follow(mean.detach(), var.detach() * (count / (count - 1)))
-        scale = self.weight * torch.rsqrt(var + self.eps)
-        return centred * scale[:, None, None] + self.bias[:, None, None]
+        mean = total(input.sum(others, keepdim=True)) / count  # [1, channels, 1, ...]
+        centred = input - mean
+        var = total(centred.square().sum(others, keepdim=True)) / count
+        self._follow(mean.detach().flatten(), var.detach().flatten() * (count / (count - 1)))
+        result = centred * torch.rsqrt(var + self.eps)
+        return result * self.weight.view_as(mean) + self.bias.view_as(mean) if self.affine else result
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, var: Tensor) -> None:
@@ -31,6 +32,15 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         self.running_var.lerp_(var.to(self.running_var), self.momentum)
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
+
+
+class SharedBatchNorm1d(Shared, nn.BatchNorm1d): ...
+
+
+class SharedBatchNorm2d(Shared, nn.BatchNorm2d): ...
+
+
+SHARED = {nn.BatchNorm1d: SharedBatchNorm1d, nn.BatchNorm2d: SharedBatchNorm2d}
 
 
 class _Total(torch.autograd.Function):
@@ -56,8 +66,7 @@ def total(x: Tensor) -> Tensor:
 
 
 def share_batch_statistics(module: nn.Module) -> nn.Module:
-    """Let every BatchNorm2d of a network see the whole batch."""
+    """Let every batch normalisation of a network see the whole batch."""
     for m in module.modules():
-        if type(m) is nn.BatchNorm2d:
-            m.__class__ = SharedBatchNorm2d  # same parameters and buffers, another forward
+        m.__class__ = SHARED.get(type(m), type(m))  # same parameters and buffers, another forward
     return module

@@ -1,4 +1,4 @@
-"""Judging sentences by the hidden states of a frozen transformer: the Stanford Sentiment Treebank's, or generated ones."""
+"""Judging sentences by the hidden states of a frozen transformer: those of SST, or generated ones."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +42,8 @@ class LanguageConfig(Config):
         super().__post_init__()
         if self.classes not in (2, 5):
             raise ValueError(f"classes: expected 2 or 5, got {self.classes}")
+        if self.guide and self.head != "routing":
+            raise ValueError(f"guide: expected 0, there is no routing to guide in head={self.head}, got {self.guide}")
         if self.data == "sst" and not self.encoder:
             raise ValueError("encoder: expected the name or the folder of a transformer, got none")
         for name, least in (("treebank_seed", 0), ("cache_gb", 0), ("max_tokens", 1)):
@@ -65,9 +67,7 @@ class Language:
     def network(self) -> nn.Module:
         encoder = self.encoder()
         kind = HEADS[self.config.head]
-        return kind(
-            depth=encoder.depth, d_emb=encoder.d_emb, n_classes=self.config.classes, encoder=self.config.encoder
-        )
+        return kind(depth=encoder.depth, d_emb=encoder.d_emb, n_classes=self.config.classes, encoder=encoder.name)
 
     def restore(self, folder: Path) -> nn.Module:
         return HEADS[self.config.head].from_pretrained(folder).eval()

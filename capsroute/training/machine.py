@@ -45,7 +45,6 @@ class Machine:
         return device.type == "cuda" and one_size if self.compile is None else self.compile
 
 
-
 def describe(machine: Machine, device: torch.device, note: str) -> dict[str, Any]:
     """What a result needs beside it to be believed: versions, hardware, commit, command, time."""
     facts: dict[str, Any] = {"python": platform.python_version()}
