@@ -33,7 +33,7 @@ SHARES = {"train": range(192), "validation": range(192, 216), "test": range(216,
 class Sizes(NamedTuple):
     """Sentences in each split."""
 
-    train: int = 1800
+    train: int = 3000
     validation: int = 300
     test: int = 600
 

@@ -24,7 +24,7 @@ from ..errors import UserError
 from .loading import quiet
 from .transformer import mended
 
-VERSION = 2  # of what is made: to be raised with every change of it, so that no old model is read
+VERSION = 3  # of what is made: to be raised with every change of it, so that no old model is read
 STAMP = "tiny.json"
 UNKNOWN, END = "<unk>", "<end>"
 WORD = "\\w+(?:['\u2019-]\\w+)*|[^\\w\\s]"  # with inner apostrophes and hyphens; punctuation mark by mark
@@ -167,8 +167,8 @@ def _model(n_words: int, end: int, n_layers: int, width: int, max_tokens: int) -
 def _train(model: Any, rows: list[list[int]], n_steps: int, advance: Callable[[float], None]) -> float:
     """Fit the model to next words; gives the mean loss of the last steps."""
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, weight_decay=0.01, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=6e-3, total_steps=n_steps, pct_start=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=n_steps, pct_start=0.3)
     recent = torch.zeros(0)
     for ids, labels in islice(_batches(rows), n_steps):
         loss = _loss(model, ids, labels)
