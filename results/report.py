@@ -25,6 +25,7 @@ SINGLE = [
     ("rendered toys, 96x96", "**routing**, paper's regime, 30 epochs", HERE / "toys96"),
     ("rendered toys, 48x48", "**routing**, `make demo` on two cores", HERE / "toys-demo"),
     ("generated treebank", "**routing**, `capsroute train treebank` on two cores", HERE / "treebank"),
+    ("generated treebank, fresh sentences", "**routing**, the same with `treebank_seed=7`", HERE / "treebank-fresh"),
 ]
 
 

@@ -76,5 +76,6 @@ def test_an_unknown_experiment_lists_the_known() -> None:
 
 def test_the_papers_experiment_has_the_papers_settings() -> None:
     config = config_of("smallnorb")
+    assert isinstance(config, VisionConfig)
     assert (config.epochs, config.batch_size, config.padding, config.mixup) == (50, 20, 16, 0.2)
     assert (config.lr_min, config.lr_max, config.beta1_max, config.beta1_min) == (1e-5, 5e-4, 0.999, 0.8991)

@@ -24,6 +24,10 @@ def test_the_readmes_figures_are_the_benchmarks() -> None:
     subprocess.run([sys.executable, "benchmarks/report.py", "--check"], check=True, cwd=ROOT)
 
 
+def test_the_readmes_accuracies_are_those_of_the_results() -> None:
+    subprocess.run([sys.executable, "results/report.py", "--check"], check=True, cwd=ROOT)
+
+
 @pytest.mark.parametrize(
     ("shape", "column", "bar"),
     [
