@@ -269,7 +269,7 @@ def test_the_treebank_comes_with_an_encoder_of_its_own(
     task = Language(LanguageConfig(experiment="treebank", folder=str(tmp_path), treebank_seed=3, train_on=50))
     source = task.source("train", CPU)
     assert len(source) == 50
-    assert task.network().encoder == ""  # it has no name by which another machine would find it
+    assert task.network().encoder == str(bert)
     (place, n, seed) = made[0]
     assert (place.parent, n, seed) == (tmp_path, 20, 3)
     assert "3" in place.name
