@@ -9,6 +9,7 @@ from .routing import IMPLS, Agreement, Capsules, Step
 from .routing import route as route_capsules
 from .routing import trace as trace_capsules
 from .routing.api import check_loop
+from .routing.packing import grouped
 
 
 class Routing(nn.Module):
@@ -86,6 +87,30 @@ class Routing(nn.Module):
             n_out: Number of outputs, only where the layer leaves it open; by default that of the inputs.
         """
         return route_capsules(*self._arguments(a_inp, mu_inp, mask, n_out), **self._loop(), impl=self.impl)
+
+    def forward_packed(self, a_inp: Tensor, mu_inp: Tensor, offsets: Tensor, *, n_out: int | None = None) -> Capsules:
+        """Route samples of different sizes, each by itself, without padding them to the largest.
+
+        Args:
+            a_inp: Scores of all samples' inputs, one sample after the other, `[total]`.
+            mu_inp: Their capsules, `[total, d_cov, d_inp]`.
+            offsets: Where each sample begins, and where the last one ends, `[samples + 1]`; an empty sample is one too.
+                They are read on the host: a GPU is waited for.
+            n_out: Number of outputs of every sample, needed where the layer leaves it open.
+        """
+        if self.n_inp is not None:
+            raise ValueError(f"n_inp: expected a layer that leaves it open, this one fixes it at {self.n_inp}")
+        if self.n_out is None and n_out is None:
+            raise ValueError("n_out: expected a number for all samples, which differ in their number of inputs")
+        for name, t, rank in (("mu_inp", mu_inp, 3), ("a_inp", a_inp, 1)):
+            if not isinstance(t, Tensor) or t.ndim != rank or len(t) != len(mu_inp):
+                axes = "[total]" if rank == 1 else "[total, d_cov, d_inp]"
+                came = f"shape {list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
+                raise ValueError(f"{name}: expected {axes}, got {came}")
+        groups = grouped(offsets, len(mu_inp))
+        parts = [self(a_inp[g.inputs], mu_inp[g.inputs], mask=g.mask, n_out=n_out) for g in groups]
+        back = torch.cat([g.samples for g in groups]).argsort()
+        return Capsules(*(torch.cat(ts)[back] for ts in zip(*parts, strict=True)))
 
     def trace(
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
