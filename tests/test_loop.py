@@ -19,6 +19,7 @@ from capsroute.training.checkpoint import CheckpointError
 from capsroute.training.loop import Loop, NonFiniteLossError
 from capsroute.training.machine import Machine
 from capsroute.training.runs import RunFolder
+from capsroute.whole import write_whole
 from tiny import Tiny, TinyConfig, run_tiny
 
 ROOT = Path(__file__).parent.parent
@@ -150,14 +151,14 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
-    checkpoint.write_whole(file, b"old")
+    write_whole(file, b"old")
 
     def fail(descriptor: int) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="no space"):
-        checkpoint.write_whole(file, b"new")
+        write_whole(file, b"new")
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
 

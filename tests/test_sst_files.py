@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsroute.data import files, sst, trees
+from capsroute.data import files, sst
 from capsroute.data.files import DataError
 from capsroute.data.sst import ARCHIVE, ORIGINAL, READABLE
 from http_server import Server, serving
@@ -265,7 +265,7 @@ def test_unpacking_that_dies_leaves_nothing_to_be_taken_for_whole(
 
     (tmp_path / ARCHIVE).write_bytes(PUBLISHED)
     with monkeypatch.context() as patch:
-        patch.setattr(trees.os, "replace", die)
+        patch.setattr(os, "replace", die)
         with pytest.raises(KeyboardInterrupt):
             fetch(mirror, tmp_path)
     assert names(tmp_path) == {ARCHIVE}

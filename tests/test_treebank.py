@@ -1,6 +1,7 @@
 """The generated treebank: its sentiments follow its rules, its splits stay apart, its files are whole."""
 
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -298,7 +299,7 @@ def test_generation_that_dies_leaves_nothing_to_be_taken_for_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(trees.os, "replace", die)
+        patch.setattr(os, "replace", die)
         with pytest.raises(KeyboardInterrupt):
             treebank.make(tmp_path, sizes=SMALL)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

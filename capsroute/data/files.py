@@ -13,10 +13,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import UserError
 
+ORIGINAL, READABLE = "original", "readable, but not the published original"
 CHUNK = 1 << 16  # bytes; a broken connection loses at most this much
 TIMEOUT = (10, 30)  # seconds to connect, and between two bytes
 TRIES = 5  # in a row, counted anew whenever one brings something
@@ -33,6 +34,18 @@ class DataError(UserError):
 
 class DamagedError(Exception):
     """What is wrong with a file's content, in words that follow its name."""
+
+
+class FileState(NamedTuple):
+    """What lies in a folder in place of one of a dataset's files."""
+
+    name: str
+    path: Path | None
+    state: str
+
+    @property
+    def ok(self) -> bool:
+        return self.state in (ORIGINAL, READABLE)
 
 
 def needed(module: str) -> Any:

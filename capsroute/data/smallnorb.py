@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import files
-from .files import DamagedError, DataError
+from .files import ORIGINAL, READABLE, DamagedError, DataError, FileState
 from .pairs import CATEGORIES, SPLITS, Pairs
 
 BASE_URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
@@ -24,7 +24,6 @@ FETCH = "capsroute data fetch smallnorb"
 MAGIC = {"u1": 0x1E3D4C55, "<i4": 0x1E3D4C54}
 INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}  # the split is by toy
 POSES = {"elevation": range(9), "azimuth": range(0, 36, 2), "lighting": range(6)}  # or -1, unknown
-ORIGINAL, READABLE = "original", "readable, but not the published original"
 
 
 class Matrix(NamedTuple):
@@ -45,18 +44,6 @@ class Matrix(NamedTuple):
     @property
     def n_bytes(self) -> int:
         return self.n_header + math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-class FileState(NamedTuple):
-    """What lies in a folder in place of one of the six files."""
-
-    name: str
-    path: Path | None
-    state: str
-
-    @property
-    def ok(self) -> bool:
-        return self.state in (ORIGINAL, READABLE)
 
 
 def _matrices() -> tuple[Matrix, ...]:

@@ -9,9 +9,9 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from ..whole import write_whole
 from . import files, trees
-from .files import DataError
-from .smallnorb import ORIGINAL, READABLE, FileState
+from .files import ORIGINAL, READABLE, DataError, FileState
 from .trees import Phrases, Tree
 
 URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
@@ -158,7 +158,7 @@ def _unpack(archive: Path, name: str, target: Path) -> Path:
     trees.decode(content, _named(archive, name))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        trees.write(target, content)
+        write_whole(target, content)
     except OSError as error:
         raise files.unwritable(target, error) from error
     return target

@@ -4,8 +4,6 @@ Five categories of ten toys, each seen by two eyes from 18 azimuths and 9 elevat
 the toys' proportions, paint and place; their kinds (an elephant, a tank lorry) are the same for every seed.
 """
 
-import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..whole import replacing
 from .pairs import CATEGORIES, SPLITS, Pairs
 from .toybox.airplanes import AIRPLANES, airplane
 from .toybox.animals import ANIMALS, animal
@@ -66,7 +65,7 @@ def load(
     shape = (len(category), 2, size, size)
     if not _intact(path, shape):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _replacing(path) as file, _bar(progress, f"Rendering toys, {split}") as advance:
+        with replacing(path) as file, _bar(progress, f"Rendering toys, {split}") as advance:
             _write(file, shape, _rendered(split, size, seed, torch.device(device)), advance)
     return Pairs(np.load(path, mmap_mode="r"), category, info)
 
@@ -215,23 +214,6 @@ def _intact(path: Path, shape: tuple[int, ...]) -> bool:
             return file.read() == checksum.to_bytes(4, "little")
     except (FileNotFoundError, ValueError):
         return False
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file under a name of its own that takes the place of `path` once it is whole."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
-    try:
-        with open(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # a temporary file is its owner's alone
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 @contextmanager

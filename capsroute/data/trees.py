@@ -4,9 +4,7 @@ A line holds one tree: `(3 (2 It) (4 (2 's) (4 fun)))`. Every node has a sentime
 one or more nodes.
 """
 
-import os
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -142,22 +140,6 @@ def decode(content: bytes, name: str) -> list[Tree]:
         except TreeError as error:
             raise DataError(f"{name}, line {number}: {error}") from error
     return trees
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file of trees, which appears only when whole."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
-    try:
-        with open(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # a temporary file is its owner's alone
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def phrases(trees: Iterable[Tree], classes: int = 5, roots_only: bool = False) -> Phrases:

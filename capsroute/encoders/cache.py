@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import UserError
+from ..whole import write_whole
 
 VERSION = 1  # of the files: to be raised when their format changes
 GB = 1e9
@@ -135,7 +135,7 @@ class Cache:
     def _record(self, sums: list[int]) -> None:
         changed = self.data.stat().st_mtime_ns
         state = {"version": VERSION, "key": self.key, "sizes": self.sizes, "sums": sums, "changed": changed}
-        write_atomically(self.state, json.dumps(state))
+        write_whole(self.state, json.dumps(state).encode())
 
     def _others(self) -> list[tuple[float, Path]]:
         """The other caches and when each was last used."""
@@ -153,19 +153,6 @@ class Cache:
             size = _size(path)
             if _removed(path):
                 total -= size
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The whole file or the one before, whenever the process dies."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
-    try:
-        with open(handle, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def _checksum(file: BinaryIO, size: int) -> int | None:

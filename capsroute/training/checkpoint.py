@@ -1,7 +1,6 @@
 """A run's state in one safetensors file, replaced as a whole or not at all."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..whole import write_whole
 
 
 class CheckpointError(UserError):
@@ -62,16 +62,3 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: not a whole checkpoint ({error}); delete it and train anew") from error
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file by one that is whole, whatever interrupts."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from .checkpoint import CheckpointError, write_whole
+from ..whole import write_whole
+from .checkpoint import CheckpointError
 from .config import Config
 from .evaluate import scores_of
 from .experiments import saved_config, task_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .checkpoint import write_whole
+from ..whole import write_whole
 from .config import Config, SettingError
 
 TRAINING = ("step", "epoch", "seconds", "lr", "beta1", "loss", "loss_sd", "accuracy", "accuracy_sd")
