@@ -270,6 +270,6 @@ def _bar(show: bool, line: str, total: int) -> Iterator[Callable[[int], None]]:
 
     console = Console(stderr=True)
     console.print(line, highlight=False, markup=False, soft_wrap=True)
-    with Progress(console=console, transient=True) as bar:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("Encoding", total=total)
         yield lambda count: bar.advance(task, count)

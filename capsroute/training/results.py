@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def score(network: nn.Module, task: Task, fabric: Fabric, *, split: str = "test"
         return scores_of(network, source, fabric)
     from rich.progress import Progress
 
-    with Progress(transient=True) as bar:
+    with Progress(transient=True, disable=not sys.stdout.isatty()) as bar:
         row = bar.add_task(f"scoring {len(source):,} {task.samples}", total=len(source))
         return scores_of(network, source, fabric, tick=lambda n: bar.advance(row, n))
 
