@@ -1,0 +1,33 @@
+"""GPT-2 large's architecture with random weights, and a byte-level tokenizer trained on SST: for time and memory alone.
+
+`python benchmarks/random_gpt2.py SST_FOLDER OUT`
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from transformers import GPT2Config, GPT2Model, PreTrainedTokenizerFast
+
+from capsroute.data import sst
+
+END = "<|endoftext|>"
+
+
+def main(folder: Path, out: Path) -> None:
+    torch.manual_seed(0)
+    pieces = ByteLevelBPETokenizer()
+    texts = sst.load(folder, "train").text
+    pieces.train_from_iterator(texts, vocab_size=50257, min_frequency=2, special_tokens=[END], show_progress=False)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=pieces._tokenizer, eos_token=END, bos_token=END, unk_token=END, model_max_length=1024
+    )
+    tokenizer.save_pretrained(out)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = GPT2Model(GPT2Config(n_embd=1280, n_layer=36, n_head=20))
+    model.half().save_pretrained(out)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,66 @@
+"""Milliseconds of a captured training step of sst5, and of fetching and mixing embeddings alone, on a GPU.
+
+`python benchmarks/sst_step.py encoder=FOLDER [field=value ...]`
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from capsroute.training.config import change
+from capsroute.training.experiments import config_of, task_of
+from capsroute.training.language import TextSource
+from capsroute.training.loop import Loop
+from capsroute.training.machine import Machine
+from capsroute.training.runs import RunFolder
+from capsroute.training.step import CapturedStep
+
+
+def milliseconds(go: Callable[[], object], n: int = 200) -> float:
+    for _ in range(20):
+        go()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(n):
+        go()
+    torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - began) / n
+
+
+def main() -> None:
+    machine = Machine(accelerator="cuda")
+    fabric = machine.fabric()
+    fabric.launch()
+    task = task_of(change(config_of("sst5"), sys.argv[1:]))
+    loop = Loop(task, RunFolder(Path(tempfile.mkdtemp())), machine, fabric, None)
+    assert isinstance(loop.source, TextSource)
+    plan = loop._plan(0)
+    captured = CapturedStep(loop.plain, plan.batch(0))
+    loop.plain.samples(captured.batch)  # lets libraries allocate before the capture
+    torch.cuda.synchronize()
+    fetching = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(fetching):
+        kept = loop.plain.samples(captured.batch)
+
+    def step() -> None:
+        loop._advance(captured, plan.batch(loop.step_number % loop.per_epoch))
+        loop.filled = 0
+
+    times = {
+        "longest": loop.source.embeddings.longest,
+        "whole step ms": milliseconds(step),
+        "graph ms": milliseconds(captured.graph.replay),
+        "embeddings and mixing alone ms": milliseconds(fetching.replay),
+        "peak MiB": round(torch.cuda.max_memory_allocated() / 2**20),
+    }
+    del kept
+    print(json.dumps(times))
+
+
+if __name__ == "__main__":
+    main()
