@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import blocked, moments, reference
+from . import blocked, moments, reference, triton
 from .agreement import AGREEMENTS, Agreement
 from .capsules import Capsules, Step
 from .case import Case
@@ -20,12 +20,15 @@ class Impl(NamedTuple):
 
     reasons_against: Callable[[Case], list[str]]
     route: Callable[..., Capsules]
+    widens: bool = False
+    """Whether it takes any precision, and bounds capsules itself."""
 
 
 IMPLS = {
     "reference": Impl(reference.reasons_against, reference.route),
     "moments": Impl(moments.reasons_against, moments.route),
     "blocked": Impl(blocked.reasons_against, blocked.route),
+    "triton": Impl(triton.reasons_against, triton.route, widens=True),
 }
 
 FEATURES_PER_VOTE = 16
@@ -72,7 +75,7 @@ def route(
         n_iters: Iterations of the loop, at least 1.
         agreement: `"gaussian"`, `"kmeans"` or an `Agreement` of your own.
         eps: Added to the data each output uses and to its variances.
-        impl: `"auto"`, `"reference"`, `"moments"` or `"blocked"`. An explicit choice never falls back.
+        impl: `"auto"`, `"reference"`, `"moments"`, `"blocked"` or `"triton"`. An explicit choice never falls back.
 
     Returns:
         The output capsules, in the widest precision among the arguments; the loop itself never runs below float32.
@@ -85,7 +88,8 @@ def route(
     elif reasons := IMPLS[impl].reasons_against(case):
         raise ValueError(f"impl={impl!r} cannot run this case: {'; '.join(reasons)}")
     with torch.autocast(case.device, enabled=False):
-        out = IMPLS[impl].route(*_widen(tensors), n_iters, agreement, eps)
+        arguments = _expand(tensors) if IMPLS[impl].widens else _widen(tensors)
+        out = IMPLS[impl].route(*arguments, n_iters, agreement, eps)
     return Capsules(*(_narrow(t, case.dtype) for t in out))
 
 
@@ -108,15 +112,20 @@ def trace(
             yield Step(*(_narrow(t, case.dtype) for t in step))
 
 
-def _widen(tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """To the loop's precision and the shapes implementations expect, capsules bounded so that no square overflows."""
+def _widen(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Likewise, and to the loop's precision, capsules bounded so that no square overflows."""
     dtype = torch.promote_types(_common_dtype(tensors), torch.float32)
-    a_inp, mu_inp, W, B, beta_use, beta_ign = (t.to(dtype) for t in tensors)
     largest = torch.finfo(dtype).max ** (1 / 4)
-    n_out = max(p.shape[1] for p in (W, B, beta_use, beta_ign))
-    n_beta = max(beta_use.shape[0], beta_ign.shape[0])
-    mu_inp, B = mu_inp.clamp(-largest, largest), B.expand(-1, n_out, -1, -1)
-    return a_inp, mu_inp, W, B, beta_use.expand(n_beta, -1), beta_ign.expand(n_beta, -1)
+    a_inp, mu_inp, *params = _expand(tuple(t.to(dtype) for t in tensors))
+    return a_inp, mu_inp.clamp(-largest, largest), *params
+
+
+def _expand(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """To the shapes implementations expect."""
+    a_inp, mu_inp, *params = tensors
+    W, B, beta_use, beta_ign = params
+    n_out, n_beta = max(p.shape[1] for p in params), max(beta_use.shape[0], beta_ign.shape[0])
+    return a_inp, mu_inp, W, B.expand(-1, n_out, -1, -1), beta_use.expand(n_beta, -1), beta_ign.expand(n_beta, -1)
 
 
 def _narrow(t: Tensor, dtype: torch.dtype) -> Tensor:

@@ -14,6 +14,7 @@ from torch.autograd import Function
 from ..agreement import Quadratic
 from ..capsules import Capsules
 from ..case import Case
+from ..mapping import Tensors, one_by_one
 from .models import Model, Params, Plan, finer
 from .passes import Buffers, backward, cut, forward
 
@@ -31,22 +32,6 @@ def reasons_against(case: Case) -> list[str]:
     if case.compiling:
         reasons.append("its loop over blocks cannot be captured by torch.compile or torch.export")
     return reasons
-
-
-Tensors = tuple[Tensor, ...]
-
-
-def one_by_one(function: type[Function], info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
-    """Rule of `torch.func.vmap` for both functions below: their loops see one sample of the mapped axis at a time."""
-    size = info.batch_size
-    in_dims = tuple(dim if isinstance(a, Tensor) else None for a, dim in zip(args, in_dims, strict=True))
-    moved = [a if dim is None else a.movedim(dim, 0) for a, dim in zip(args, in_dims, strict=True)]
-    outs = [
-        function.apply(*(a if dim is None else a[k] for a, dim in zip(moved, in_dims, strict=True)))
-        for k in range(size)
-    ]
-    stacked = tuple(torch.stack(parts) for parts in zip(*outs, strict=True))
-    return stacked, (0,) * len(stacked)
 
 
 class Route(Function):

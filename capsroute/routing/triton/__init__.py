@@ -1,0 +1,158 @@
+"""Routing by fused kernels: votes and assignments stay on chip, and each pass over the inputs is one phase of a launch.
+
+Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch. `moments.py` and
+`moments_bwd.py` have the form for small capsules whose parameters all inputs share, `votes*.py` that for all others;
+`grid.py` runs phases. `docs/kernels.md` says why it is as it is.
+"""
+
+import importlib.util
+import math
+import os
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..agreement import Agreement, Gaussian, KMeans
+from ..capsules import Capsules
+from ..case import Case
+from ..mapping import Tensors, one_by_one
+from .sizes import Plan, Sizes
+
+MOST_FEATURES = 64
+"""Features of an input up to which the moment form's tiles fit registers."""
+MOST_OUTPUTS = 64
+"""Outputs likewise."""
+FEW_PAIRS = 2**16
+"""Pairs of inputs and outputs up to which votes cost nothing to speak of, and are a little more exact."""
+OLDEST = (8, 0)
+"""Compute capability from which a GPU has what the kernels use."""
+
+
+@lru_cache
+def interpreted() -> bool:
+    """Whether Triton interprets kernels on the CPU, as tests have it do."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@lru_cache
+def reasons_against_machine(device: str) -> list[str]:
+    """What this machine lacks."""
+    if importlib.util.find_spec("triton") is None:
+        return ["triton is not installed: pip install 'capsroute[triton]'"]
+    if interpreted():
+        return []
+    if device != "cuda" or not torch.cuda.is_available() or torch.version.hip:
+        return [f"it needs an NVIDIA GPU, the tensors are on {device!r}"]
+    capability = torch.cuda.get_device_capability()
+    return [f"the GPU's compute capability is {capability}, below {OLDEST}"] if capability < OLDEST else []
+
+
+def reasons_against(case: Case) -> list[str]:
+    """Needs Triton and a GPU, one of the two models of agreement, and at most float32."""
+    reasons = list(reasons_against_machine(case.device))
+    if type(case.agreement) not in (Gaussian, KMeans):
+        reasons.append(f"agreement {case.agreement.name!r} has no kernel")
+    if case.dtype == torch.float64:
+        reasons.append("it computes in float32, the tensors are float64")
+    return reasons
+
+
+def by_moments(sizes: Sizes, *params: Tensor) -> bool:
+    """Whether the moment form serves, and so does better."""
+    features = sizes.c * (sizes.d * (sizes.d + 1) // 2 + sizes.d) + 1
+    shared = all(p.shape[0] == 1 for p in params)
+    small = features <= MOST_FEATURES and 1 < sizes.j <= MOST_OUTPUTS
+    return shared and small and sizes.b * sizes.i * sizes.j > FEW_PAIRS
+
+
+def fwd(plan: Plan, sizes: Sizes, a_inp: Tensor, x: Tensor, offsets: Tensor | None, *params: Tensor) -> Any:
+    """Output capsules, and what the backward pass needs."""
+    if by_moments(sizes, *params):
+        from .moments import fwd
+    else:
+        from .votes_host import fwd
+    return fwd(plan, sizes, a_inp, x, offsets, *params)
+
+
+def bwd(plan: Plan, sizes: Sizes, douts: Tensors, inputs: Any, saved: Tensors) -> Tensors:
+    """Gradients of `a_inp`, `x` and the parameters."""
+    if by_moments(sizes, *inputs[3:]):
+        from .moments_bwd import bwd
+    else:
+        from .votes_host import bwd
+    return bwd(plan, sizes, *douts, *inputs, saved)
+
+
+class Route(Function):
+    """Outputs are `a, mu, sig2`, then what the backward pass needs."""
+
+    @staticmethod
+    def forward(plan: Plan, sizes: Sizes, *inputs: Any) -> Tensors:  # pyright: ignore
+        outs, saved = fwd(plan, sizes, *inputs)
+        return (*outs, *saved)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.plan, ctx.sizes = inputs[:2]
+        ctx.save_for_backward(*inputs[2:], *output[3:])
+        ctx.mark_non_differentiable(*output[3:])
+        ctx.set_materialize_grads(False)
+        ctx.shapes = [out.shape for out in output[:3]]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        douts = [
+            saved[3].new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True)
+        ]
+        da_inp, dx, *dparams = RouteBackward.apply(ctx.plan, ctx.sizes, *douts, *saved)
+        return None, None, da_inp, dx, None, *dparams
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
+        return one_by_one(Route, info, in_dims, *args)
+
+
+class RouteBackward(Function):
+    """A function of its own, so that `torch.func` can map over gradients too."""
+
+    @staticmethod
+    def forward(plan: Plan, sizes: Sizes, *tensors: Any) -> Tensors:  # pyright: ignore
+        douts = tuple(d.contiguous() for d in tensors[:3])
+        return bwd(plan, sizes, douts, tensors[3:10], tensors[10:])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("impl='triton' has no second derivatives; route with impl='moments' or 'reference'")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
+        return one_by_one(RouteBackward, info, in_dims, *args)
+
+
+def route(
+    a_inp: Tensor,  # [..., i]
+    mu_inp: Tensor,  # [..., i, c, d]
+    W: Tensor,  # [i|1, j|1, d, h]
+    B: Tensor,  # [i|1, j, c, h]
+    beta_use: Tensor,  # [i|1, j|1]
+    beta_ign: Tensor,  # [i|1, j|1]
+    n_iters: int,
+    agreement: Agreement,
+    eps: float,
+) -> Capsules:
+    """Route."""
+    plan = Plan(n_iters, type(agreement) is Gaussian, eps)
+    *batch, n_inp, d_cov, d_inp = mu_inp.shape
+    sizes = Sizes(math.prod(batch), n_inp, B.shape[1], d_cov, d_inp, B.shape[3], False)
+    params = (p.float().contiguous() for p in (W, B, beta_use, beta_ign))
+    inputs = a_inp.reshape(-1).contiguous(), mu_inp.reshape(-1, d_cov, d_inp).contiguous()
+    a, mu, sig2, *_ = Route.apply(plan, sizes, *inputs, None, *params)
+    return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in (a, mu, sig2)))

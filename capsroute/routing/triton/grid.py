@@ -1,0 +1,53 @@
+"""Kernels that run their phases one after the other in a single launch, all programs waiting for each other between."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+"""Programs then run one after the other, none can wait for another, and every phase is a launch of its own."""
+INTERPRETED_PROGRAMS = 3
+
+
+@triton.jit
+def wait_for_all(p_count, n_waits):
+    """Wait until every program has come here for the `n_waits`-th time, and see what all of them wrote."""
+    tl.debug_barrier()
+    tl.atomic_add(p_count, 1, sem="acq_rel", scope="gpu")
+    target = n_waits * tl.num_programs(0)
+    while tl.atomic_add(p_count, 0, sem="acq_rel", scope="gpu") < target:
+        pass
+    tl.debug_barrier()
+
+
+def run_phases(kernel: Any, n_phases: int, units: int, like: Tensor, warps: int, per_core: int, *args: Any) -> None:
+    """Launch `kernel(p_count, first, last, *args)` for all phases, over at most as many programs as run at a time.
+
+    Args:
+        kernel: A jitted function that calls `wait_for_all` between phases.
+        n_phases: Its number of phases.
+        units: Pieces of work in the largest phase.
+        like: A tensor on the device.
+        warps: Of each program.
+        per_core: Programs that a multiprocessor holds at a time.
+        args: The kernel's other arguments, constants included.
+    """
+    if INTERPRETED:
+        count = torch.zeros(1, dtype=torch.int32)
+        for phase in range(n_phases):
+            kernel[(min(units, INTERPRETED_PROGRAMS),)](count, phase, phase + 1, *args, num_warps=warps)
+        return
+    count = torch.zeros(1, dtype=torch.int32, device=like.device)
+    programs = min(units, programs_at_once(like.device, per_core))
+    with torch.cuda.device(like.device):
+        kernel[(programs,)](count, 0, n_phases, *args, num_warps=warps, num_stages=1, launch_cooperative_grid=True)
+
+
+@lru_cache
+def programs_at_once(device: torch.device, per_core: int) -> int:
+    """Programs that a device runs at a time, if each of its multiprocessors holds so many."""
+    return INTERPRETED_PROGRAMS if INTERPRETED else per_core * torch.cuda.get_device_properties(device).multi_processor_count
