@@ -55,7 +55,7 @@ class Outs(NamedTuple):
 def e_step(inp, layer, models, o_i, o_n, m_i, pid_j, row, b_V, T: tl.constexpr):
     """Logits `[I, J]`; takes the votes where one chunk holds them all."""
     o_j, m_j = columns(inp, pid_j, T)
-    far = tl.zeros([T.BLOCK_I, T.BLOCK_J], tl.float32)
+    far = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
     for pid_v in range(T.CHUNKS):
         b_E = b_V if T.CHUNKS == 1 else votes(inp, layer, o_i, o_n, m_i, pid_j, pid_v, T)
         b_E -= load_model(models.mu, row, o_j, m_j, pid_v, 0.0, T)[None, :, :]
@@ -70,7 +70,7 @@ def normalise(inp, layer, models, t, pid_b, pid_i, pid_s, n_tiles, T: tl.constex
     o_i, o_n, m_i, _f = rows(inp, start, n_inp, pid_i, T)
     row = model_row(inp, t - 1, pid_b)
     b_top = tl.full([T.BLOCK_I], LOWEST, tl.float64)
-    b_sum = tl.zeros([T.BLOCK_I], tl.float32)
+    b_sum = tl.full([T.BLOCK_I], 0.0, tl.float32)
     for pid_j in range(pid_s, tl.where(pid_i * T.BLOCK_I < n_inp, n_tiles, 0), T.SLICES):
         m_j = columns(inp, pid_j, T)[1]
         b_V = votes(inp, layer, o_i, o_n, m_i, pid_j, 0, T) if T.CHUNKS == 1 else 0
@@ -87,7 +87,7 @@ def normalise(inp, layer, models, t, pid_b, pid_i, pid_s, n_tiles, T: tl.constex
 def shares(inp, layer, models, t, pid_b, o_i, o_n, m_i, b_f, pid_j, b_V, T: tl.constexpr):
     """E- and D-step of a tile: D_use and D_ign, `[I, J]` each, in float64."""
     m_j = columns(inp, pid_j, T)[1]
-    b_R = tl.where(m_j[None, :], tl.zeros([T.BLOCK_I, T.BLOCK_J], tl.float32) + 1.0 / inp.j, 0.0)
+    b_R = tl.where(m_j[None, :], tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32) + 1.0 / inp.j, 0.0)
     if t > 0:
         logits = e_step(inp, layer, models, o_i, o_n, m_i, pid_j, model_row(inp, t - 1, pid_b), b_V, T)
         if T.WIDE:
@@ -109,11 +109,11 @@ def gain(inp, layer, models, sums, t, pid_b, pid_s, n_slots, pid_j, T: tl.conste
     m_before = o_j < tl.where(t > 0, inp.j, 0)
     before = model_row(inp, t - 1, pid_b)
     o_sum = model_row(inp, pid_s, pid_b) + o_j
-    b_use = tl.zeros([T.BLOCK_J], tl.float64)
-    b_ign = tl.zeros([T.BLOCK_J], tl.float64)
-    b_a = tl.zeros([T.BLOCK_J], tl.float64)
-    b_DE = tl.zeros([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], tl.float64)
-    b_DEE = tl.zeros([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], tl.float64)
+    b_use = tl.full([T.BLOCK_J], 0.0, tl.float64)
+    b_ign = tl.full([T.BLOCK_J], 0.0, tl.float64)
+    b_a = tl.full([T.BLOCK_J], 0.0, tl.float64)
+    b_DE = tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64)
+    b_DEE = tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64)
     if T.CHUNKS > 1:
         clear(sums.D_E, o_sum, m_j, T)
         clear(sums.D_EE, o_sum, m_j, T)

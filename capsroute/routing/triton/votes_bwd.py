@@ -137,9 +137,9 @@ def finish(
     """Adds a tile's share, in all iterations, to the gradients of everything that votes and shares depend on."""
     o_i, o_n, m_i, b_f = rows(inp, start, n_inp, pid_i, T)
     o_j, m_j = columns(inp, pid_j, T)
-    b_df = tl.zeros([T.BLOCK_I], tl.float32)
+    b_df = tl.full([T.BLOCK_I], 0.0, tl.float32)
     b_V = votes(inp, layer, o_i, o_n, m_i, pid_j, 0, T) if T.CHUNKS == 1 else 0
-    b_dV = tl.zeros([T.BLOCK_I, T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], tl.float32)
+    b_dV = tl.full([T.BLOCK_I, T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float32)
     for back in range(inp.n_iters):
         t = inp.n_iters - 1 - back
         here, before = model_row(inp, t, pid_b), model_row(inp, t - 1, pid_b)

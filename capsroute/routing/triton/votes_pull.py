@@ -84,7 +84,7 @@ def model_backward(inp, cut, models, pulls, backs, grads, t, pid_b, pid_m, T: tl
     b_da = tl.load(grads.a + o_out, mask=m_last, other=0.0) + b_dlog * sigmoid(-b_a)
     b_D = tl.load(models.D_use + here, mask=m_j, other=0.0)
     b_used = b_D + T.EPS
-    b_dD = tl.zeros([T.BLOCK_M], tl.float64)
+    b_dD = tl.full([T.BLOCK_M], 0.0, tl.float64)
     for v in range(0, SIZE, T.BLOCK_V):
         o_v = v + tl.arange(0, T.BLOCK_V)
         m_v = m_j[:, None] & (o_v < SIZE)[None, :]
@@ -122,7 +122,7 @@ def pull_back(inp, layer, models, pulls, t, pid_b, o_i, o_n, m_i, pid_j, b_V, T:
     o_j, m_j = columns(inp, pid_j, T)
     here, before = model_row(inp, t, pid_b), model_row(inp, t - 1, pid_b)
     m_before = o_j < tl.where(t > 0, inp.j, 0)
-    far = tl.zeros([T.BLOCK_I, T.BLOCK_J], tl.float32)
+    far = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
     b_da = tl.load(pulls.a + here + o_j, mask=m_j, other=0.0)
     b_use, b_ign = load_betas(inp, layer, o_i, m_i, o_j, m_j, T)
     b_dD = far + tl.load(pulls.D + here + o_j, mask=m_j, other=0.0)[None, :] + b_da[None, :] * (b_use + b_ign)
@@ -141,7 +141,7 @@ def pull_back(inp, layer, models, pulls, t, pid_b, o_i, o_n, m_i, pid_j, b_V, T:
 
 @triton.jit
 def load_dot(inp, pulls, t, o_n, m_i, T: tl.constexpr):
-    b_dot = tl.zeros([T.BLOCK_I], tl.float64)
+    b_dot = tl.full([T.BLOCK_I], 0.0, tl.float64)
     for k in range(T.SLICES):
         p_dot = pulls.dot + (tl.cast(t, tl.int64) * T.SLICES + k) * inp.n + o_n
         b_dot += tl.load(p_dot, mask=m_i, other=0.0)
@@ -153,7 +153,7 @@ def find_dot(inp, layer, models, pulls, t, pid_b, pid_i, pid_s, n_tiles, T: tl.c
     """A slice's part of `sum_j R dD_use` of a tile's inputs, over tiles of outputs."""
     start, n_inp = span(inp, pid_b, T)
     o_i, o_n, m_i, _f = rows(inp, start, n_inp, pid_i, T)
-    b_dot = tl.zeros([T.BLOCK_I], tl.float64)
+    b_dot = tl.full([T.BLOCK_I], 0.0, tl.float64)
     for pid_j in range(pid_s, tl.where(pid_i * T.BLOCK_I < n_inp, n_tiles, 0), T.SLICES):
         b_V = votes(inp, layer, o_i, o_n, m_i, pid_j, 0, T) if T.CHUNKS == 1 else 0
         b_R, b_dD = pull_back(inp, layer, models, pulls, t, pid_b, o_i, o_n, m_i, pid_j, b_V, T)
@@ -168,9 +168,9 @@ def lose(inp, layer, models, pulls, backs, t, pid_b, pid_s, n_slots, pid_j, T: t
     o_j, m_j = columns(inp, pid_j, T)
     before = model_row(inp, t - 1, pid_b)
     o_sum = model_row(inp, pid_s, pid_b) + o_j
-    b_log = tl.zeros([T.BLOCK_J], tl.float64)
-    b_E = tl.zeros([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], tl.float64)
-    b_EE = tl.zeros([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], tl.float64)
+    b_log = tl.full([T.BLOCK_J], 0.0, tl.float64)
+    b_E = tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64)
+    b_EE = tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64)
     if T.CHUNKS > 1:
         clear(backs.E, o_sum, m_j, T)
         clear(backs.EE, o_sum, m_j, T)

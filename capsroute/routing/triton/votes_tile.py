@@ -180,7 +180,7 @@ def votes(inp, layer, o_i, o_n, m_i, pid_j, pid_v, T: tl.constexpr):
     o_c, o_h, m_v = components(pid_v, T)
     if T.DOT:
         c, o_jx, o_hx, m_jh = products(inp, pid_j, pid_v, T)
-        b_Wx = tl.zeros([T.BLOCK_I, T.BLOCK_J * T.BLOCK_H], tl.float32)
+        b_Wx = tl.full([T.BLOCK_I, T.BLOCK_J * T.BLOCK_H], 0.0, tl.float32)
         for k in tl.range(0, T.D, T.BLOCK_D, num_stages=3):
             o_d = k + tl.arange(0, T.BLOCK_D)
             row = (o_jx if T.W_J else o_jx * 0)[None, :]
@@ -189,7 +189,7 @@ def votes(inp, layer, o_i, o_n, m_i, pid_j, pid_v, T: tl.constexpr):
             b_Wx = tl.dot(load_x(inp, o_n, m_i, c, o_d, T), b_W, b_Wx, input_precision=T.PRECISION)
         b_V = tl.reshape(b_Wx, [T.BLOCK_I, T.BLOCK_J, T.BLOCK_H])
     else:
-        b_V = tl.zeros([T.BLOCK_I, T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], tl.float32)
+        b_V = tl.full([T.BLOCK_I, T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float32)
         p_x = inp.x + (o_n[:, None] * T.C + o_c[None, :]) * T.D
         m_x = m_i[:, None] & m_v[None, :]
         for d in range(T.D):
@@ -238,7 +238,7 @@ def clear(p_x, o_j, m_j, T: tl.constexpr):
     """Zero all chunks."""
     for pid_v in range(T.CHUNKS):
         o_x, m_x = chunk(o_j, m_j, pid_v, T)
-        tl.store(p_x + o_x, tl.zeros([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], tl.float64), mask=m_x)
+        tl.store(p_x + o_x, tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64), mask=m_x)
     tl.debug_barrier()
 
 
@@ -281,7 +281,7 @@ def load_lse(inp, models, t, o_n, m_i, T: tl.constexpr):
     else:
         for k in range(1, T.SLICES):
             b_top = tl.maximum(b_top, tl.load(p_lse + tl.cast(k, tl.int64) * inp.n, mask=m_i, other=0.0))
-        b_sum = tl.zeros([T.BLOCK_I], tl.float64)
+        b_sum = tl.full([T.BLOCK_I], 0.0, tl.float64)
         for k in range(T.SLICES):
             b_sum += tl.exp(tl.load(p_lse + tl.cast(k, tl.int64) * inp.n, mask=m_i, other=0.0) - b_top)
         return b_top + tl.log(b_sum)
