@@ -60,6 +60,11 @@ def reasons_against(case: Case) -> list[str]:
     return reasons
 
 
+def mapped() -> bool:
+    """Whether a transform of `torch.func` is at work; assumed where PyTorch does not tell."""
+    return getattr(torch._C, "_are_functorch_transforms_active", lambda: True)()
+
+
 def by_moments(sizes: Sizes, *params: Tensor) -> bool:
     """Whether the moment form serves, and so does better."""
     features = sizes.c * (sizes.d * (sizes.d + 1) // 2 + sizes.d) + 1
@@ -86,6 +91,12 @@ def bwd(plan: Plan, sizes: Sizes, douts: Tensors, inputs: Any, saved: Tensors) -
     return bwd(plan, sizes, *douts, *inputs, saved)
 
 
+def aligned(t: Tensor) -> Tensor:
+    """Contiguous, and where kernels compiled for other tensors expect it."""
+    t = t.contiguous()
+    return t.clone() if t.data_ptr() % 16 else t
+
+
 class Route(Function):
     """Outputs are `a, mu, sig2`, then what the backward pass needs."""
 
@@ -108,7 +119,8 @@ class Route(Function):
         douts = [
             saved[3].new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True)
         ]
-        da_inp, dx, *dparams = RouteBackward.apply(ctx.plan, ctx.sizes, *douts, *saved)
+        backward = RouteBackward.apply if torch.is_grad_enabled() or mapped() else RouteBackward.forward
+        da_inp, dx, *dparams = backward(ctx.plan, ctx.sizes, *douts, *saved)
         return None, None, da_inp, dx, None, *dparams
 
     @staticmethod
@@ -116,12 +128,24 @@ class Route(Function):
         return one_by_one(Route, info, in_dims, *args)
 
 
+class RoutePlain(Function):
+    """The same outside of `torch.func`, where PyTorch spends less time on it."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensors:
+        output = Route.forward(*inputs)
+        Route.setup_context(ctx, inputs, output)
+        return output
+
+    backward = Route.backward
+
+
 class RouteBackward(Function):
     """A function of its own, so that `torch.func` can map over gradients too."""
 
     @staticmethod
     def forward(plan: Plan, sizes: Sizes, *tensors: Any) -> Tensors:  # pyright: ignore
-        douts = tuple(d.contiguous() for d in tensors[:3])
+        douts = tuple(aligned(d) for d in tensors[:3])
         return bwd(plan, sizes, douts, tensors[3:10], tensors[10:])
 
     @staticmethod
@@ -152,7 +176,8 @@ def route(
     plan = Plan(n_iters, type(agreement) is Gaussian, eps)
     *batch, n_inp, d_cov, d_inp = mu_inp.shape
     sizes = Sizes(math.prod(batch), n_inp, B.shape[1], d_cov, d_inp, B.shape[3], False)
-    params = (p.float().contiguous() for p in (W, B, beta_use, beta_ign))
-    inputs = a_inp.reshape(-1).contiguous(), mu_inp.reshape(-1, d_cov, d_inp).contiguous()
-    a, mu, sig2, *_ = Route.apply(plan, sizes, *inputs, None, *params)
+    params = (aligned(p.float()) for p in (W, B, beta_use, beta_ign))
+    inputs = aligned(a_inp.reshape(-1)), aligned(mu_inp.reshape(-1, d_cov, d_inp))
+    apply = Route.apply if mapped() else RoutePlain.apply
+    a, mu, sig2, *_ = apply(plan, sizes, *inputs, None, *params)
     return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in (a, mu, sig2)))

@@ -1,5 +1,6 @@
 """Kernels that run their phases one after the other in a single launch, all programs waiting for each other between."""
 
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Programs then run one after the other, none can wait for another, and every phase is a launch of its own."""
 INTERPRETED_PROGRAMS = 3
+COMPILED: dict[Hashable, Any] = {}
+"""Kernels by what they were compiled for: finding it out takes Triton longer than many a launch."""
 
 
 @triton.jit
@@ -24,7 +27,9 @@ def wait_for_all(p_count, n_waits):
     tl.debug_barrier()
 
 
-def run_phases(kernel: Any, n_phases: int, units: int, like: Tensor, warps: int, per_core: int, *args: Any) -> None:
+def run_phases(
+    kernel: Any, n_phases: int, units: int, like: Tensor, warps: int, per_core: int, key: Hashable, *args: Any
+) -> None:
     """Launch `kernel(p_count, first, last, *args)` for all phases, over at most as many programs as run at a time.
 
     Args:
@@ -34,6 +39,7 @@ def run_phases(kernel: Any, n_phases: int, units: int, like: Tensor, warps: int,
         like: A tensor on the device.
         warps: Of each program.
         per_core: Programs that a multiprocessor holds at a time.
+        key: Determines all numbers among the arguments, and the kinds of tensors.
         args: The kernel's other arguments, constants included.
     """
     if INTERPRETED:
@@ -42,9 +48,14 @@ def run_phases(kernel: Any, n_phases: int, units: int, like: Tensor, warps: int,
             kernel[(min(units, INTERPRETED_PROGRAMS),)](count, phase, phase + 1, *args, num_warps=warps)
         return
     count = torch.zeros(1, dtype=torch.int32, device=like.device)
-    programs = min(units, programs_at_once(like.device, per_core))
+    grid = min(units, programs_at_once(like.device, per_core)), 1, 1
+    known = kernel, like.device, key
     with torch.cuda.device(like.device):
-        kernel[(programs,)](count, 0, n_phases, *args, num_warps=warps, num_stages=1, launch_cooperative_grid=True)
+        if known in COMPILED:
+            COMPILED[known][grid](count, 0, n_phases, *args)
+        else:
+            options = {"num_warps": warps, "num_stages": 1, "launch_cooperative_grid": True}
+            COMPILED[known] = kernel[grid](count, 0, n_phases, *args, **options)
 
 
 @lru_cache

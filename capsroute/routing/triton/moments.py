@@ -17,9 +17,9 @@ from torch import Tensor
 from .grid import programs_at_once, run_phases, wait_for_all
 from .sizes import Plan, Sizes
 
-BLOCK_J = tl.constexpr(4)
+BLOCK_J = tl.constexpr(8)
 """Outputs whose models one program computes at a time."""
-BLOCK_Q = tl.constexpr(4)
+BLOCK_Q = tl.constexpr(8)
 """Slots of partial sums added at a time."""
 TINY = tl.constexpr(1e-30)
 SMALL, LARGE = tl.constexpr(1e-36), tl.constexpr(1e36)
@@ -252,12 +252,15 @@ def vote_of(p_shift, p_W, o_j, o_v, stride_W, J: tl.constexpr, C: tl.constexpr, 
 
 
 @triton.jit
-def assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, b_rest, m_j):
+def assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, b_rest, m_j, FILLED: tl.constexpr):
     """E-step: routing probabilities `[i, j]`; `log` and `rest` add up to the part of a logit common to all inputs."""
     b_logit = dot(b_high, b_low, c_high, c_low) * b_size[:, None] * c_size[None, :] + b_log[None, :]
-    b_logit = tl.where(m_j[None, :], b_logit, float("-inf"))
-    b_R = tl.exp(tl.maximum(b_logit - tl.max(b_logit, 1)[:, None] + b_rest[None, :], -60.0))
-    b_R = tl.where(m_j[None, :], b_R, 0.0)
+    if FILLED:
+        b_R = tl.exp(tl.maximum(b_logit - tl.max(b_logit, 1)[:, None] + b_rest[None, :], -60.0))
+    else:
+        b_logit = tl.where(m_j[None, :], b_logit, float("-inf"))
+        b_R = tl.exp(tl.maximum(b_logit - tl.max(b_logit, 1)[:, None] + b_rest[None, :], -60.0))
+        b_R = tl.where(m_j[None, :], b_R, 0.0)
     return b_R * (1 / tl.sum(b_R, 1))[:, None]
 
 
@@ -273,12 +276,12 @@ def capsule_sums(
     for unit in range(pid, n_b * n_slots, n_pid):
         u_b, u_q = zero + unit // n_slots, unit % n_slots
         start, n = sample(p_offsets, u_b, n_inp, PACKED)
-        b_mean = tl.zeros([BLOCK_X], tl.float64)
+        b_sum = tl.zeros([BLOCK_I, BLOCK_X], tl.float64)
         for tile in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
             i = tile * BLOCK_I + o_i
             b_x = capsules(p_x + start * CD, i, n, o_x, CD) + (o_x == CD)[None, :].to(tl.float32)
-            b_mean += tl.sum((gates(p_a + start, i, n)[:, None] * b_x).to(tl.float64), 0)
-        tl.store(p_mean + unit * BLOCK_X + o_x, b_mean)
+            b_sum += gates(p_a + start, i, n)[:, None] * b_x
+        tl.store(p_mean + unit * BLOCK_X + o_x, tl.sum(b_sum, 0))
 
 
 @triton.jit(noinline=True)
@@ -299,13 +302,13 @@ def first_sums(
         b_shift = (b_mean / tl.maximum(b_total, TINY)).to(tl.float32).to(tl.float64)
         b_shift = tl.where(o_x < CD, b_shift, 0.0)
         tl.store(p_shift + u_b * BLOCK_X + o_x, tl.where(o_x < CD, b_shift, b_total))  # every slot's program, the same
-        b_row = tl.zeros([K], tl.float64)
+        b_sum = tl.zeros([BLOCK_I, K], tl.float64)
         for tile in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
             i = tile * BLOCK_I + o_i
             b_x = capsules(p_x + start * CD, i, n, o_x, CD) - b_shift.to(tl.float32)[None, :]
             b_1, b_2 = factors(b_x, p_first, p_second, o_x, o_k, CD)
-            b_row += tl.sum((gates(p_a + start, i, n)[:, None] * (b_1 * b_2)).to(tl.float64), 0)
-        tl.store(p_row_0 + unit * K + o_k, b_row / J)
+            b_sum += gates(p_a + start, i, n)[:, None] * (b_1 * b_2)
+        tl.store(p_row_0 + unit * K + o_k, tl.sum(b_sum, 0) / J)
 
 
 @triton.jit(noinline=True)
@@ -336,7 +339,7 @@ def feature_sums(
             b_phi = b_1 * b_2
             b_size, b_inverse = power(tl.max(tl.abs(b_phi), 1))
             b_high, b_low = split(b_phi * b_inverse[:, None])
-            b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, b_rest, m_jj)
+            b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, b_rest, m_jj, J == BLOCK_JJ)
             b_D = b_R * (gates(p_a + start, i, n) * b_size)[:, None]
             d_size, d_inverse = power(tl.max(b_D, 0))  # an output that uses little must be as exact as others
             d_high, d_low = split(tl.trans(b_D * d_inverse[None, :]))
@@ -512,6 +515,7 @@ def fwd(
     blocks = -(-n.j // BLOCK_J.value)
     run_phases(
         moments_fwd_kernel, 1 + 2 * plan.n_iters, n.b * max(slots, blocks), x, tile.warps, tile.per_core,
+        (plan, n, a_inp.dtype, x.dtype, W.shape, beta_use.shape, beta_ign.shape),
         a_inp, x, x if offsets is None else offsets, W, B, beta_use, beta_ign, where[0], where[1],
         mean, row_0, part, scratch, shift, S, theta, log, a, mu, sig2,
         n.b, n.i, plan.n_iters, slots, -(-tiles // slots), plan.eps,

@@ -247,7 +247,7 @@ def feature_sums_bwd(
             b_phi = b_1 * b_2
             b_size, b_inverse = power(tl.max(tl.abs(b_phi), 1))
             b_high, b_low = split(b_phi * b_inverse[:, None])
-            b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, b_rest, m_jj)
+            b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, b_rest, m_jj, J == BLOCK_JJ)
             b_dD = dot(b_high, b_low, g_high, g_low) * b_size[:, None] * g_size[None, :]
             b_df = tl.sum(b_R * b_dD, 1)
             b_D = b_R * gates(p_a + start, i, n)[:, None]
@@ -340,7 +340,7 @@ def bwd(
     blocks = -(-n.j // BLOCK_J.value)
     run_phases(
         moments_bwd_kernel, 2 * plan.n_iters + 1, max(n.b * max(slots, blocks), n.j * width // 128), x, tile.warps,
-        tile.per_core,
+        tile.per_core, (plan, n, a_inp.dtype, x.dtype, W.shape, beta_use.shape, beta_ign.shape),
         a_inp, x, x if offsets is None else offsets, W, B, beta_use, beta_ign, where[0], where[1],
         shift, S, theta, log, da, dmu, dsig2, part, dtheta, votes, dS, dtotal, dlayer, dparams, da_inp, dx,
         n.b, n.i, plan.n_iters, slots, -(-tiles // slots), plan.eps, shift.stride(0),

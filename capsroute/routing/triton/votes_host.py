@@ -131,9 +131,10 @@ def share_last(s: Sizes, n: int, T: Tile, cut: Cut, programs: int) -> Share:
 def room(like: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...], zero: bool = False) -> list[Tensor]:
     """Tensors of some shapes, side by side in one piece of memory."""
     sizes = [math.prod(shape) for shape in shapes]
+    wide = [-(-size // 4) * 4 for size in sizes]  # each starts at a multiple of 16 bytes
     make = torch.zeros if zero else torch.empty
-    pieces = make(sum(sizes), dtype=dtype, device=like.device).split(sizes)
-    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    pieces = make(sum(wide), dtype=dtype, device=like.device).split(wide)
+    return [piece[:size].view(shape) for piece, size, shape in zip(pieces, sizes, shapes, strict=True)]
 
 
 def fwd(
@@ -150,8 +151,8 @@ def fwd(
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
     """`a [b, j]`, `mu [b, j, c, h]` and `sig2 [b, j, c, h]`, and what the backward pass needs of each iteration."""
     s, n, t, params = sizes, len(a_inp), plan.n_iters, (W, B, beta_use, beta_ign)
-    cores = programs_at_once(x.device, 1)
-    T, cut, _, warps, per_core = job(plan, s, n, tuple(p.shape for p in params), knobs, cores)
+    shapes, cores = tuple(tuple(p.shape) for p in params), programs_at_once(x.device, 1)
+    T, cut, _, warps, per_core = job(plan, s, n, shapes, knobs, cores)
     one, all_ = (s.b, s.j), (s.b, s.j, s.c, s.h)
     a, mu, sig2 = room(x, torch.float32, one, all_, all_)
     models = Models(
@@ -164,8 +165,9 @@ def fwd(
         sums = Sums(*room(x, torch.float64, *[(cut.slots, *one)] * 3, *[(cut.slots, *all_)] * 2))
         units = s.b * max(cut.slots * cut.slices, cut.i_tiles * T.SLICES, parts(s.j, T.BLOCK_M))
         phases = 3 * t - 1 if T.WIDE else 2 * t
+        key = plan, s, n, shapes, knobs, a_inp.dtype, x.dtype
         args = inp, layer, cut, sums, models, Outs(a, mu, sig2), T
-        run_phases(votes_fwd_kernel, phases, units, x, warps, per_core, *args)
+        run_phases(votes_fwd_kernel, phases, units, x, warps, per_core, (plan, T, s, n, a_inp.dtype, x.dtype), *args)
     return (a, mu, sig2), tuple(models)
 
 
@@ -187,8 +189,8 @@ def bwd(
 ) -> tuple[Tensor, ...]:
     """The gradients of `a_inp`, `x`, `W`, `B`, `beta_use` and `beta_ign`."""
     s, n, t, params = sizes, len(a_inp), plan.n_iters, (W, B, beta_use, beta_ign)
-    cores = programs_at_once(x.device, 1)
-    T, cut, share, warps, per_core = job(plan, s, n, tuple(p.shape for p in params), knobs, cores)
+    shapes, cores = tuple(tuple(p.shape) for p in params), programs_at_once(x.device, 1)
+    T, cut, share, warps, per_core = job(plan, s, n, shapes, knobs, cores)
     da_inp, dx = torch.empty_like(a_inp), torch.empty_like(x)
     betas = [(beta.shape[0], s.j) for beta in (beta_use, beta_ign)]
     dW, dB, duse, dign = room(x, torch.float32, W.shape, B.shape, *betas, zero=not s.b)
@@ -209,8 +211,9 @@ def bwd(
         units = s.b * max(cut.slots * cut.slices, cut.i_tiles * T.SLICES, parts(s.j, T.BLOCK_M))
         units = max(units, share.groups * share.slots * share.slices, parts(x.numel(), 1024), parts(W.numel(), 32))
         phases = (3 if T.WIDE else 2) * (t - 1) + 3
+        key = plan, s, n, shapes, knobs, a_inp.dtype, x.dtype
         args = inp, layer, cut, share, Models(*saved), pulls, backs, pieces, grads, T
-        run_phases(votes_bwd_kernel, phases, units, x, warps, per_core, *args)
+        run_phases(votes_bwd_kernel, phases, units, x, warps, per_core, (plan, T, s, n, a_inp.dtype, x.dtype), *args)
     duse = duse if T.USE_J or s.j == 1 else duse.sum(1, keepdim=True)
     dign = dign if T.IGN_J or s.j == 1 else dign.sum(1, keepdim=True)
     return da_inp, dx, dW, dB, duse, dign
