@@ -47,7 +47,7 @@ class Judge:
         self.names: tuple[str, ...] = next((k for k in (SENTIMENTS, POLARITIES) if len(k) == n_classes), ())
         if not self.names:
             raise UserError(f"{what}: expected a network with 5 classes or 2, got {n_classes}")
-        self.encoder = Encoder(encoder or named, device=place)
+        self.encoder = Encoder(encoder or named, device=place, lean=True)
         expected, found = tuple(network.depth_emb.shape), (self.encoder.depth, self.encoder.d_emb)
         if expected != found:
             sizes = "{} hidden states of width {}".format

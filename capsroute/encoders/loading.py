@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import UserError
+from .lean import read_plain
 
 TIMEOUT = 10.0  # seconds for the hub to say that it is there
 WHOLE = 1 << 28  # bytes of a file up to which all of it is hashed
@@ -27,15 +28,18 @@ class Loaded(NamedTuple):
     identity: Callable[[], str]  # changes with the weights and the tokenizer
 
 
-def load(name: str, dtype: torch.dtype) -> Loaded:
+def load(name: str, dtype: torch.dtype, *, lean: bool = False) -> Loaded:
     """A model, its tokenizer and, when asked for, its identity.
 
     A name is looked up among the models that were downloaded before, so that nothing changes unasked and no connection
-    is needed, and then at the hub.
+    is needed, and then at the hub. If `lean`, the folder of a plain GPT-2 is read without `transformers`.
     """
     if name.startswith("~"):
         name = str(Path(name).expanduser())
     if Path(name).is_dir():
+        found = read_plain(Path(name), dtype) if lean else None
+        if found:
+            return Loaded(*found, lambda: f"lean {_fingerprint(Path(name))}")
         tokenizer, model = _from_folder(name, dtype)
         return Loaded(tokenizer, model, lambda: _fingerprint(Path(name)))
     if Path(name).is_absolute() or name.startswith(".") or Path(name).exists() or name.count("/") > 1:

@@ -27,6 +27,8 @@ class Encoder:
         precision: `"fp32"`, `"bf16"` or `"fp16"`, of the weights and of the result; on a CPU of the result alone.
         device: Where it runs.
         max_tokens: Longer texts are cut; by default what the model can take.
+        lean: Read the folder of a plain GPT-2 without `transformers`, whose import takes seconds; numbers are the same
+            but for rounding. For other models it changes nothing.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Encoder:
         precision: str = "fp32",
         device: str | torch.device = "cpu",
         max_tokens: int | None = None,
+        lean: bool = False,
     ) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"precision: expected one of {list(PRECISIONS)}, got {precision!r}")
@@ -43,7 +46,7 @@ class Encoder:
         self.dtype, self._identity = PRECISIONS[precision], ""
         # on some CPUs torch's half precision ends the process with an illegal instruction
         inner = torch.float32 if self.device.type == "cpu" else self.dtype
-        self._tokenizer, model, self._identify = load(self.name, inner)
+        self._tokenizer, model, self._identify = load(self.name, inner, lean=lean)
         limit = _limit(self._tokenizer, model)
         least = 1 + self._tokenizer.num_special_tokens_to_add()
         if max_tokens is not None and not least <= max_tokens <= limit:
