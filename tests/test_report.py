@@ -12,13 +12,14 @@ import pytest
 from PIL import Image
 
 from capsroute.analysis import by_instance_interval, wilson, write_report
-from capsroute.analysis.accuracy import Share
+from capsroute.analysis.accuracy import Share, probabilities
 from capsroute.analysis.figures import floor_of
 from capsroute.analysis.page import Album
-from capsroute.analysis.sections import learning_curves, schedule
-from capsroute.analysis.views import by_toys
+from capsroute.analysis.sections import Answers, learning_curves, schedule
+from capsroute.analysis.views import by_toys, credits
 from capsroute.analysis.words import duration, fact
 from capsroute.data import CATEGORIES, Pairs
+from capsroute.nets import SmallNORB
 
 HOSTILE = "\"><script>alert('x')</script><img src=http://example.org/x.png>"
 
@@ -203,6 +204,30 @@ def test_a_run_that_logged_nothing(tmp_path: Path) -> None:
     album = Album(tmp_path)
     for section in (learning_curves(log(0), None, album, "as is", "none"), schedule(log(0), album)):
         assert list(section.parts) == ["<p>The run ended before it logged anything.</p>"]
+
+
+@pytest.fixture(scope="module")
+def credited(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """A report with the network that is said to have given the scores, narrow and untrained."""
+    network = SmallNORB(n_parts=5, n_channels=4).eval()
+    return Page(write_report(tmp_path_factory.mktemp("credited"), **inputs(size=40), network=network))
+
+
+def test_credit_of_right_and_wrong_answers(credited: Page) -> None:
+    assert credited.text.count("What answers rest on") == 2
+    assert "Credit of right answers: animal " in credited.alts
+    assert "Credit of wrong answers: animal taken for human 100.0%;" in credited.alts
+    for image in pictures(credited):
+        image.load()
+
+
+def test_credit_of_a_perfect_score_shows_right_answers_alone(tmp_path: Path) -> None:
+    made, network = inputs(size=29, wrong=0), SmallNORB(n_parts=2, n_channels=2).eval()
+    answers = Answers(made["pairs"].category, probabilities(made["scores"]), CATEGORIES, "pairs")
+    words = " ".join(credits(answers, made["pairs"], network, Album(tmp_path)).parts)
+    assert "Credit of right answers" in words
+    assert "Credit of wrong answers" not in words
+    assert [path.name for path in tmp_path.iterdir()] == ["credit-right.png"]
 
 
 def test_toys_that_score_alike_have_no_interval() -> None:

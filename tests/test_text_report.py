@@ -11,8 +11,9 @@ import pytest
 from capsroute.analysis import figures, wilson
 from capsroute.analysis.accuracy import Share
 from capsroute.analysis.report import write_text_report
-from capsroute.analysis.texts import LEAST, length_bins, negations, words
+from capsroute.analysis.texts import LEAST, length_bins, negations, spaced, words
 from capsroute.analysis.words import readable
+from capsroute.predict import Judge
 from test_report import Page, log
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -292,3 +293,43 @@ def test_the_treebanks_test_sentences(data: Path) -> None:
     assert length_bins(lengths) == [5, 10, 15, 20, 25, 30]
     denied = np.array([negations(text) for text in texts])
     assert np.bincount(np.minimum(denied, 2)).tolist() == [1746, 417, 47]
+
+
+@pytest.fixture(scope="module")
+def credited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with the shipped network and its encoder; one of the sentences shown means harm."""
+    judge, made = Judge("treebank"), inputs()
+    made["texts"][510] = f"A bad film {HOSTILE} ."
+    return write_text_report(tmp_path_factory.mktemp("credited"), **made, network=judge.network, encoder=judge.encoder)
+
+
+def test_credit_colours_words_of_right_and_wrong_answers(credited: Path) -> None:
+    page = Page(credited)
+    assert page.text.count("What answers rest on") == 2
+    assert "Right answers: up to 3" in page.text
+    assert "Wrong answers: up to 3" in page.text
+    colours = [span["style"] for span in page.all("span")]
+    assert all(re.fullmatch(r"background:rgba\(\d+,\d+,\d+,0\.\d\d\)", colour or "") for colour in colours)
+    deepest = [colour for colour in colours if (colour or "").endswith(",0.60)")]
+    assert len(deepest) >= 6  # one in each sentence
+    assert len(list((credited.parent / "report").glob("credit-*.png"))) == 6
+
+
+def test_credit_of_a_hostile_sentence_is_only_text(credited: Path) -> None:
+    page = Page(credited)
+    assert not page.all("script")
+    assert all((image["src"] or "").startswith("data:") for image in page.all("img"))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "pieces", "shown"),
+    [
+        ("Not bad", ["Not", "bad"], "Not bad"),
+        ("unbelievable !", ["un", "believ", "able", "!"], "unbelievable !"),
+        ("It 's", ["[CLS]", "It", "'", "s", "[SEP]"], "[CLS] It 's [SEP]"),
+        ("a\x07b", ["a", "\ufffd", "b"], "a \ufffd b"),
+    ],
+)
+def test_tokens_are_spaced_as_the_text_is(sentence: str, pieces: list[str], shown: str) -> None:
+    found = spaced(sentence, pieces)
+    assert "".join(space + piece for space, piece in found) == shown

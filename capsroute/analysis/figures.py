@@ -42,7 +42,7 @@ def png(figure: "Figure") -> bytes:
 
 def curves(title: str, drawn: Sequence[Curve], percent: bool = False) -> "Figure":
     """Lines with a band of one standard deviation; their names, in their colours, stand above."""
-    figure, axes = _panel(HALF, 2.7)
+    figure, axes = panel(HALF, 2.7)
     scale = 100 if percent else 1
     for curve in drawn:
         x, mean = _finite(curve.x), scale * _finite(curve.mean)
@@ -64,14 +64,14 @@ def curves(title: str, drawn: Sequence[Curve], percent: bool = False) -> "Figure
         axes.yaxis.set_major_formatter(_percent)
     else:
         axes.set_ylim(bottom=0)
-    _title(axes, title)
+    titled(axes, title)
     _name_curves(axes, drawn)
     return figure
 
 
 def schedule(title: str, epoch: np.ndarray, values: np.ndarray) -> "Figure":
     """One setting of the optimiser over the epochs, with its lowest and highest value written out."""
-    figure, axes = _panel(HALF, 2.2)
+    figure, axes = panel(HALF, 2.2)
     epoch, values = _finite(epoch), _finite(values)
     shown = np.isfinite(epoch) & np.isfinite(values)
     axes.plot(epoch, values, color=INK, linewidth=1.4, marker=_marker(shown), markersize=3.5)
@@ -79,7 +79,7 @@ def schedule(title: str, epoch: np.ndarray, values: np.ndarray) -> "Figure":
     axes.margins(x=0.01)
     axes.set_xlim(left=0)
     axes.locator_params(axis="x", nbins=6)
-    _title(axes, title)
+    titled(axes, title)
     if shown.any():
         # ticks at the ends alone: the values a reader looks for, and no offset to add in the head
         ends = sorted({float(values[shown].min()), float(values[shown].max())})
@@ -93,12 +93,12 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> "Figure":
     """Counts and shares of each true class: right in blue, wrong in orange."""
     n = len(names)
     side = max(4.2, 0.85 * n)
-    figure, axes = _panel(side + 0.8, side)
+    figure, axes = panel(side + 0.8, side)
     totals = counts.sum(1, keepdims=True)  # [true, 1]
     shares = counts / np.maximum(totals, 1)
     # the square root lets rare mistakes show beside the diagonal
     strength = np.sqrt(shares)[..., None]
-    hue = np.where(np.eye(n, dtype=bool)[..., None], _rgb(BLUE), _rgb(ORANGE))
+    hue = np.where(np.eye(n, dtype=bool)[..., None], rgb(BLUE), rgb(ORANGE))
     axes.imshow(1 + strength * (hue - 1), aspect="auto")
     for (true, predicted), count in np.ndenumerate(counts):
         if not totals[true, 0]:
@@ -124,7 +124,7 @@ def factor(
     title: str, rows: Sequence[Share], labels: Sequence[str], overall: float, floor: float, width: float = THIRD
 ) -> "Figure":
     """Accuracy for each value of a factor; panels with the same floor share their axis."""
-    figure, axes = _panel(width, 2.4)
+    figure, axes = panel(width, 2.4)
     x = np.arange(len(rows))
     axes.axhline(100 * overall, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     axes.vlines(
@@ -136,13 +136,13 @@ def factor(
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_ylim(floor, 100 + 0.02 * (100 - floor))
     axes.set_yticks(_ticks(floor), [_percent(tick) for tick in _ticks(floor)])
-    _title(axes, title)
+    titled(axes, title)
     return figure
 
 
 def steps(counts: np.ndarray, labels: Sequence[str]) -> "Figure":
     """How many answers lie so many classes from the truth, as shares of all: right, the first, in blue."""
-    figure, axes = _panel(HALF, 0.5 + 0.36 * len(counts))
+    figure, axes = panel(HALF, 0.5 + 0.36 * len(counts))
     places, shares = np.arange(len(counts)), 100 * counts / counts.sum()
     axes.barh(places, shares, height=0.62, color=[BLUE] + [ORANGE] * (len(counts) - 1))
     beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8.5, "color": INK}
@@ -163,7 +163,7 @@ def instances(groups: Sequence[tuple[str, Sequence[Share]]], overall: float, flo
     labels = [f"{'' if k else name}   {row.value}" for name, rows in groups for k, row in enumerate(rows)]
     gap = 0.8  # in rows, between groups
     places = np.arange(len(shares)) + gap * np.repeat(np.arange(len(groups)), [len(rows) for _, rows in groups])
-    figure, axes = _panel(5.4, 0.7 + 0.19 * (places[-1] + 1))
+    figure, axes = panel(5.4, 0.7 + 0.19 * (places[-1] + 1))
     axes.axvline(100 * overall, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     above = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": 8, "color": FAINT}
     axes.annotate(f"all {100 * overall:.1f}%", (100 * overall, 1), xycoords=("data", "axes fraction"), **above)
@@ -230,7 +230,7 @@ def floor_of(rows: Sequence[Share]) -> float:
     return step * math.floor(low / step)
 
 
-def _panel(width: float, height: float) -> tuple["Figure", "Axes"]:
+def panel(width: float, height: float) -> tuple["Figure", "Axes"]:
     """A figure of one pair of axes, without frame, with a faint grid."""
     from matplotlib.figure import Figure
 
@@ -254,7 +254,7 @@ def _ticks(floor: float) -> np.ndarray:
     return np.arange(100, floor - 1e-9, -_step(floor))
 
 
-def _title(axes: "Axes", title: str) -> None:
+def titled(axes: "Axes", title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=INK, pad=8)
 
 
@@ -293,7 +293,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _rgb(colour: str) -> np.ndarray:
+def rgb(colour: str) -> np.ndarray:
     return np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
 
 

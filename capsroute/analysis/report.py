@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from . import views
 from .accuracy import probabilities
 from .page import Album, Section, page
 from .sections import Answers, Log, confusions, headline, learning_curves, schedule, settings
+
+if TYPE_CHECKING:
+    from ..encoders import Encoder
+    from ..nets import SST, SmallNORB
 
 TRAINING = ("step", "epoch", "seconds", "lr", "beta1", "loss", "loss_sd", "accuracy", "accuracy_sd")
 VALIDATION = ("epoch", "step", "loss", "loss_sd", "accuracy", "accuracy_sd")
@@ -30,6 +34,7 @@ def write_report(
     names: Sequence[str],
     summary: Mapping[str, Any],
     trained: str = "on mixed-up (mixup) and randomly cropped images",
+    network: "SmallNORB | None" = None,
 ) -> Path:
     """Write `folder/report.html` and `folder/report/*.png`, and return the page's path.
 
@@ -47,6 +52,7 @@ def write_report(
         names: The classes' names, in the order of the scores.
         summary: More for the headline, such as parameters, seconds of training, epochs, which weights.
         trained: On what images training was measured, in words.
+        network: What gave the scores, to show what some of its answers rest on.
     """
     answers = _answers(scores, pairs.category, names, "pairs", "pairs.category")
     _check_pairs(pairs, len(answers.true))
@@ -61,6 +67,7 @@ def write_report(
         views.by_viewpoint(answers, pairs, album),
         views.by_instance(answers, pairs, album),
         views.mistakes(answers, pairs, album),
+        *([views.credits(answers, pairs, network, album)] if network is not None else []),
         views.sample_images(pairs, names, album),
         schedule(training, album),
         settings(config, versions),
@@ -83,6 +90,8 @@ def write_text_report(
     summary: Mapping[str, Any],
     trained: str,
     held_out: str,
+    network: "SST | None" = None,
+    encoder: "Encoder | None" = None,
 ) -> Path:
     """As `write_report`, of a network that classifies sentences into classes which stand in order.
 
@@ -93,6 +102,8 @@ def write_text_report(
         names: The classes' names, in the order of the scores, from one end of their scale to the other.
         trained: On what texts training was measured, in words, such as `on phrases as they are`.
         held_out: What the validation log was measured on, in words.
+        network: What gave the scores, to show what some of its answers rest on; its encoder is needed too.
+        encoder: The network's encoder.
     """
     answers = _answers(scores, label, names, "sentences", "label")
     if len(texts) != len(answers.true):
@@ -106,6 +117,11 @@ def write_text_report(
         *([language.steps_off(answers, album)] if len(names) > 2 else []),
         language.by_length_and_negation(answers, texts, album),
         language.mistakes(answers, texts),
+        *(
+            [language.credits(answers, texts, network, encoder, album)]
+            if network is not None and encoder is not None
+            else []
+        ),
         language.samples(answers, texts),
         schedule(training, album),
         settings(config, versions),

@@ -12,6 +12,12 @@ from .page import Album, Html, Section, big, facts, figure, folded, join, paragr
 from .words import fact, flat, interval, percent, plain
 
 Log = Mapping[str, np.ndarray]
+N_CREDITED = 3
+CREDIT = {
+    "right": f"Right answers: up to {N_CREDITED}, at even distances through the test split.",
+    "wrong": f"Wrong answers: up to {N_CREDITED}, those the network was surest of.",
+}
+"""Whose credit is shown, in words."""
 
 
 class Answers(NamedTuple):
@@ -176,6 +182,14 @@ def worst_mistakes(answers: Answers, n: int, shown: str = "") -> tuple[np.ndarra
         f"Of {len(wrong):,} {answers.things} classified wrong, the {len(worst)} with the highest probability (softmax "
         f"of the scores) on the wrong class, surest first{shown}."
     )
+
+
+def right_and_wrong(answers: Answers) -> dict[str, list[int]]:
+    """Whose credit is shown, see `CREDIT`."""
+    right = np.flatnonzero(answers.hit)
+    places = ((np.arange(N_CREDITED) + 0.5) / N_CREDITED * len(right)).astype(int)
+    worst, _ = worst_mistakes(answers, N_CREDITED)
+    return {"right": right[np.unique(places)].tolist() if len(right) else [], "wrong": worst.tolist()}
 
 
 def settings(config: Mapping[str, Any], versions: Mapping[str, Any]) -> Section:

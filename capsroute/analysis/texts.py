@@ -3,14 +3,22 @@
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from . import figures
 from .accuracy import by_factor
-from .page import Album, Html, Section, figure, folded, paragraph, table
-from .sections import Answers, Breakdown, breakdowns, worst_mistakes
+from .credit import for_class, text_credit
+from .credit_figures import MOST_TOKENS, text_credits, tint
+from .page import Album, Html, Section, figure, folded, join, paragraph, table, text
+from .sections import CREDIT, Answers, Breakdown, breakdowns, right_and_wrong, worst_mistakes
 from .words import percent, readable
+
+if TYPE_CHECKING:
+    from ..encoders import Encoder
+    from ..nets import SST
 
 N_MISTAKES = 20
 N_SAMPLES = 3
@@ -146,6 +154,69 @@ def samples(answers: Answers, texts: Sequence[str]) -> Section:
         "predicted and its probability (softmax of the scores)."
     )
     return Section("Sample sentences", [paragraph(sentence), _with_answers("Samples", answers, texts, chosen)])
+
+
+def credits(answers: Answers, texts: Sequence[str], network: "SST", encoder: "Encoder", album: Album) -> Section:
+    """Which tokens, at which depth, spoke for the class predicted: right answers and wrong ones."""
+    parts = [
+        paragraph(
+            "Words are coloured by what their hidden states, of all depths together, did for the odds of the class "
+            "predicted against all others: blue for it, orange against it, the strongest in each sentence deepest. "
+            "Below, the same by depth, where 0 is the embedding and each further one a layer of the transformer, "
+            "beside the share of each hidden state that the class used. What was used says where data went, not what "
+            "decided."
+        )
+    ]
+    for kind, chosen in right_and_wrong(answers).items():
+        shown = [
+            _credited(answers, texts[k], network, encoder, album, f"credit-{kind}-{place}", k)
+            for place, k in enumerate(chosen, 1)
+        ]
+        parts += [paragraph(CREDIT[kind]), *shown] if shown else []
+    return Section("What answers rest on", parts)
+
+
+def _credited(
+    answers: Answers, sentence: str, network: "SST", encoder: "Encoder", album: Album, name: str, which: int
+) -> Html:
+    """One sentence in colours, its answer, and its tokens by depth."""
+    device, taken = network.depth_emb.device, int(answers.predicted[which])
+    mask, embs = (t.float().to(device) for t in encoder.encode(encoder.tokenize([sentence])))
+    pieces, cut = encoder.tokens(sentence)
+    found = text_credit(network, mask, embs)
+    owed = for_class(found.net, found.scores[:, None], torch.full((1, 1), taken, device=device))[0].cpu().numpy()
+    used = found.use[0, ..., taken].cpu().numpy()  # [n, depth]
+    true, predicted, sureness = answers.said(which)
+    answer = f"{predicted}, {sureness}" + ("" if answers.hit[which] else f"; true: {true}")
+    if cut:
+        answer += "; the text goes on, but only these tokens were read"
+    by_token = owed.sum(1)
+    best = readable(pieces[int(by_token.argmax())])
+    alt = f"Heat map of {len(pieces)} tokens by {used.shape[1]} depths; “{best}” speaks most for {predicted}."
+    image = album.add(name, figures.png(text_credits(pieces, used, owed)), alt, "chart")
+    cut_off = f", the first {MOST_TOKENS} of {len(pieces)}" if len(pieces) > MOST_TOKENS else ""
+    by_depth = folded("Tokens by depth", figure([image], f"Tokens from top to bottom{cut_off}."))
+    return join([coloured(spaced(sentence, pieces), by_token), paragraph(f"{answer}."), by_depth])
+
+
+def coloured(pieces: Sequence[tuple[str, str]], worths: np.ndarray) -> Html:
+    """A sentence in pieces, each with the space before it; the farther from zero, the deeper a piece's colour."""
+    most = float(np.abs(worths).max()) or 1.0
+    spans = (
+        f'{space}<span style="background:{tint(worth / most)}">{text(piece)}</span>'
+        for (space, piece), worth in zip(pieces, worths.tolist(), strict=True)
+    )
+    return Html(f'<p class="tinted">{"".join(spans)}</p>')
+
+
+def spaced(sentence: str, pieces: Sequence[str]) -> list[tuple[str, str]]:
+    """The tokens, each with a space before it unless the text has it right behind the one before."""
+    shown, end = [], None
+    for piece in pieces:
+        start = sentence.find(piece, end or 0)  # below 0 for tokens that the encoder adds
+        shown.append(("" if start == end or not shown else " ", readable(piece)))
+        end = start + len(piece) if start >= 0 else end
+    return shown
 
 
 def _with_answers(caption: str, answers: Answers, texts: Sequence[str], which: Sequence[int]) -> Html:

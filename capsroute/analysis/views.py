@@ -1,16 +1,22 @@
 """The sections of a report that are about stereo pairs: toys, viewpoints, and pictures of both."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 
 from ..data import Pairs
 from . import figures
 from .accuracy import by_factor, by_instance_interval
+from .credit import for_class, heat_maps, image_credit
+from .credit_figures import Row, image_credits
 from .page import Album, Html, Section, cards, figure, folded, paragraph, text
-from .sections import Answers, Breakdown, breakdowns, shares_table, worst_mistakes
+from .sections import CREDIT, Answers, Breakdown, breakdowns, right_and_wrong, shares_table, worst_mistakes
 from .words import interval, percent
+
+if TYPE_CHECKING:
+    from ..nets import SmallNORB
 
 N_MISTAKES = 12
 N_SAMPLES = 18
@@ -135,6 +141,46 @@ def sample_images(pairs: Pairs, names: Sequence[str], album: Album) -> Section:
     )
     alt = f"Rows of images, one for each of {', '.join(name for name, _ in rows)}."
     return Section("Sample images", [figure([album.add("samples", figures.png(drawing), alt)], caption, wide=True)])
+
+
+def credits(answers: Answers, pairs: Pairs, network: "SmallNORB", album: Album) -> Section:
+    """Where in the image, and by which kinds of parts, the class predicted was found: right answers and wrong ones."""
+    parts = [
+        paragraph(
+            "The first routing layer gets a part of each kind at each location. Used and not used are shares of these "
+            "parts' data, followed through both layers to the class predicted, on one scale in each row. What was used "
+            "says where data went, not what decided: for and against are what the parts at a location did for the "
+            "odds of the class against all others, blue for it and orange against it, each picture on a scale of its "
+            "own. The last column is the same by kind of part, over all locations."
+        )
+    ]
+    for kind, chosen in right_and_wrong(answers).items():
+        rows = [_credited(answers, pairs, network, which) for which in chosen]
+        if not rows:
+            continue
+        said = "; ".join(row.label.replace("\n", " ") for row in rows)
+        image = album.add(f"credit-{kind}", figures.png(image_credits(rows)), f"Credit of {kind} answers: {said}.")
+        where = "Heat lies in the middle of the 29 x 29 pixels in which a part is found."
+        parts.append(figure([image], f"{CREDIT[kind]} {where}", wide=True))
+    return Section("What answers rest on", parts)
+
+
+def _credited(answers: Answers, pairs: Pairs, network: "SmallNORB", which: int) -> Row:
+    """One pair's credit for the class predicted in the report, which other hardware may have computed."""
+    device, taken = next(network.parameters()).device, int(answers.predicted[which])
+    images = torch.from_numpy(pairs.images[which : which + 1].copy()).to(device).float() / 255
+    found, (m, n) = image_credit(network, images), images.shape[2:]
+    for_it = torch.full((1, 1, 1), taken, device=device)
+    owed = for_class(found.net, found.scores[:, None, None], for_it).unsqueeze(-1)  # [1, p, rows, columns, 1]
+    by_part = owed.sum((2, 3))[0, :, 0].cpu().numpy()
+    maps = (found.maps[..., taken : taken + 1], found.ign[..., taken : taken + 1], owed)
+    used, unused, for_and_against = (heat_maps(t, (m, n))[0, 0].cpu().numpy() for t in maps)
+    return Row(_said(answers, which), pairs.images[which, 0], used, unused, for_and_against, by_part)
+
+
+def _said(answers: Answers, which: int) -> str:
+    true, taken, sureness = answers.said(which)
+    return f"{true}\n{sureness}" if answers.hit[which] else f"{true}\ntaken for {taken}\n{sureness}"
 
 
 def _turned(pairs: Pairs, category: int, azimuths: np.ndarray) -> np.ndarray:
