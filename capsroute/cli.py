@@ -6,7 +6,9 @@ import importlib.metadata
 import json
 import os
 import platform
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,7 @@ from .testing import SHAPES
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+    from .training.config import Config
     from .training.machine import Machine
 
 app = typer.Typer(
@@ -149,25 +152,12 @@ def evaluate(
     """Accuracy of trained weights."""
     with told():
         from .training.config import SettingError, change
-        from .training.experiments import config_of, saved_config, task_of
-        from .training.results import final_weights, score
-        from .training.runs import RunFolder
+        from .training.experiments import task_of
+        from .training.results import score
 
-        folder = Path(what)
         if split not in ("test", "train", "validation"):
             raise SettingError(f"split: expected test, train or validation, got {split!r}")
-        if (folder / "run.json").exists():
-            run = RunFolder(folder)
-            folder, config = final_weights(run), saved_config(run.read_json("config.json"))
-        elif (folder / "model.safetensors").exists():
-            if on is None:
-                raise SettingError(f"{folder}: say which data to use, for example --on smallnorb")
-            config = config_of(on)
-        elif what in SHIPPED:
-            folder, config = HOME / what, config_of(SHIPPED[what])
-        else:
-            names = ", ".join(SHIPPED)
-            raise SettingError(f"{what}: expected the folder of a run, a folder of weights, or one of {names}")
+        folder, config = weights_of(what, on)
         given = json.loads((folder / "config.json").read_text()).get("encoder")  # of networks that need one
         named = [f"encoder={encoder_of(folder, given)}"] if given is not None else []
         task = task_of(change(config, [*named, *(settings or [])]))
@@ -192,7 +182,8 @@ def predict(
         from .predict import Judge, in_batches, lines_of, shown
 
         judge = Judge({"sst5": "sst5-minilm", "sst2": "sst2-minilm"}.get(what, what), encoder, device)
-        gc.freeze()  # what was loaded stays to the end: no collection need look through it
+        if "triton" not in sys.modules:  # which would report whatever is frozen at the end as leaked
+            gc.freeze()  # what was loaded stays to the end: no collection need look through it
         lines = iter(texts) if texts else lines_of(sys.stdin.buffer)
         for some in in_batches(lines, 1 if not texts and sys.stdin.isatty() else 32):
             for answer in judge(some):
@@ -215,6 +206,36 @@ def report(
 
 
 @app.command()
+def figures(
+    what: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a folder of weights, or a shipped name.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to; by default figures/ in the run's folder, or here.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Where smallNORB lies, if not where training looks for it.")] = None,
+    logs: Annotated[
+        list[Path] | None, typer.Option(help="Folder of a run, or of its seeds, to draw curves of.")
+    ] = None,
+    on: Annotated[str | None, typer.Option(help="Experiment whose data to use, where the folder does not say.")] = None,
+    accelerator: Accelerator = "auto",
+    note: Note = "",
+) -> None:
+    """Draw the paper's figures for a network that sees stereo pairs."""
+    with told():
+        from .training.config import change
+        from .training.gallery import draw_figures, logs_of
+
+        weights, config = weights_of(what, on)
+        config = change(config, [f"folder={data}"] if data else [])
+        _, fabric = place(accelerator)
+        out = out or (Path(what) if Path(what).is_dir() else Path()) / "figures"
+        logs = logs or logs_of(what)
+        if not logs:
+            console.print("no curves: these weights come without logs; name some with --logs")
+        for path in draw_figures(what, weights, config, logs, out, fabric, note):
+            console.print(str(path))
+
+
+@app.command()
 def convert(
     official: Annotated[Path, typer.Argument(help="A file of weights published by the paper's author.")],
     out: Annotated[Path, typer.Argument(help="Folder to write, for from_pretrained.")],
@@ -228,6 +249,27 @@ def convert(
         network = kind.from_official(official)
         network.save_pretrained(out)
         console.print(f"{type(network).__name__}, {sum(p.numel() for p in network.parameters()):,} parameters: {out}")
+
+
+@app.command()
+def demo(
+    host: Annotated[
+        str, typer.Option(help="Where to listen; by default this machine alone can see the page.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any that is free.")] = 7860,
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")] = True,
+) -> None:
+    """Start a page that shows what is routed where: toys, sentences, and the algorithm itself."""
+    with told():
+        from .demo.page import served
+
+        with served(host, port, open_page=open_page) as address:
+            console.print(f"{address}  (stop with Ctrl-C)")
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its files go however it is stopped
+            try:
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                console.print("stopped")
 
 
 @app.command("list")
@@ -277,6 +319,27 @@ def check(
         console.print(table)
         if any(not state.ok for state in states):
             raise typer.Exit(1)
+
+
+def weights_of(what: str, on: str | None) -> "tuple[Path, Config]":
+    """The folder of the weights a user names, and the settings of the data they see."""
+    from .training.config import SettingError
+    from .training.experiments import config_of, saved_config
+    from .training.results import final_weights
+    from .training.runs import RunFolder
+
+    folder = Path(what)
+    if (folder / "run.json").exists():
+        run = RunFolder(folder)
+        return final_weights(run), saved_config(run.read_json("config.json"))
+    if (folder / "model.safetensors").exists():
+        if on is None:
+            raise SettingError(f"{folder}: say which data to use, for example --on smallnorb")
+        return folder, config_of(on)
+    if what in SHIPPED:
+        return HOME / what, config_of(SHIPPED[what])
+    names = ", ".join(SHIPPED)
+    raise SettingError(f"{what}: expected the folder of a run, a folder of weights, or one of {names}")
 
 
 def dataset(name: str, folder: Path | None) -> tuple[Any, Path]:
@@ -382,8 +445,8 @@ def _implementations(device: str, agreement: str) -> tuple[Table, str]:
     for name, shape in SHAPES.items():
         case = shape.case(agreement, device)
         cells = []
-        for impl, (reasons_against, _) in IMPLS.items():
-            reasons = reasons_against(case)
+        for impl, row in IMPLS.items():
+            reasons = row.reasons_against(case)
             notes += [reason for reason in reasons if reason not in notes]
             numbers = ", ".join(str(notes.index(reason) + 1) for reason in reasons)
             cells.append(f"no ({numbers})" if reasons else "auto" if impl == pick(case) else "yes")

@@ -1,0 +1,164 @@
+"""The vote form of the Triton kernels against the float64 reference, under the interpreter where there is no GPU."""
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available() and "triton" not in sys.modules:
+    os.environ["TRITON_INTERPRET"] = "1"  # before its first import
+pytest.importorskip("triton")
+
+from capsroute import route
+from capsroute.routing.triton.grid import INTERPRETED
+from capsroute.routing.triton.sizes import Plan, Sizes
+from capsroute.routing.triton.votes_host import Knobs, bwd, fwd, job
+from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs
+
+DEVICE = "cpu" if INTERPRETED else "cuda"
+PARAMS = ("W", "B", "beta_use", "beta_ign")
+DRAWS = 12
+PLAN = Plan(2, True, 1e-5)
+WHOLE = Knobs()
+NARROW = Knobs(columns=4, most_j=4)
+"""Outputs in several tiles, components in several chunks."""
+pytestmark = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="triton was imported to compile")
+
+
+def drawn(shape: Shape, own: str = "", seed: int = 0) -> dict[str, Tensor]:
+    """Inputs; parameters named in `own` differ by input, and by output unless their name has a tilde before it."""
+    inputs = make_inputs(replace(shape, fixed_inp=True), seed, device=DEVICE)
+    for name in PARAMS:
+        inputs[name] = inputs[name][:, :1] if f"~{name}" in own else inputs[name]
+        inputs[name] = inputs[name] if name in own.replace("~", "") else inputs[name][:1]
+    return {name: t.detach().clone() for name, t in inputs.items()}
+
+
+def weights(shape: Shape) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    one, all_ = (shape.batch, shape.n_out), (shape.batch, shape.n_out, shape.d_cov, shape.d_out)
+    return [torch.randn(size, generator=generator).to(DEVICE) for size in (one, all_, all_)]
+
+
+def run_kernels(
+    inputs: dict[str, Tensor], s: Shape, plan: Plan, offsets: Tensor | None, knobs: Knobs
+) -> dict[str, Tensor]:
+    a_inp, x = inputs["a_inp"].flatten(), inputs["mu_inp"].reshape(-1, s.d_cov, s.d_inp)
+    sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, offsets is not None)
+    params = [inputs[name] for name in PARAMS]
+    outs, saved = fwd(plan, sizes, a_inp, x, offsets, *params, knobs)
+    grads = bwd(plan, sizes, *weights(s), a_inp, x, offsets, *params, saved, knobs)
+    named = dict(
+        zip(("a", "mu", "sig2", "da_inp", "dmu_inp", *(f"d{name}" for name in PARAMS)), (*outs, *grads), strict=True)
+    )
+    return {
+        name: t.reshape(inputs[name[1:]].shape) if name in ("da_inp", "dmu_inp") else t for name, t in named.items()
+    }
+
+
+def run_reference(
+    inputs: dict[str, Tensor], s: Shape, plan: Plan, offsets: Tensor | None, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    inputs = {name: t.to(dtype).requires_grad_() for name, t in inputs.items()}
+    settings: dict[str, Any] = {"n_iters": plan.n_iters, "agreement": "gaussian" if plan.gaussian else "kmeans"}
+    if offsets is None:
+        outs = route(**inputs, **settings, impl="reference")
+    else:
+        pieces = [slice(*ends) for ends in offsets.unfold(0, 2, 1).tolist()]
+        samples = [inputs | {name: inputs[name][piece] for name in ("a_inp", "mu_inp")} for piece in pieces]
+        outs = map(
+            torch.stack, zip(*(route(**sample, **settings, impl="reference") for sample in samples), strict=True)
+        )
+    outs = dict(zip(("a", "mu", "sig2"), outs, strict=True))
+    grads = torch.autograd.grad(list(outs.values()), list(inputs.values()), [w.to(dtype) for w in weights(s)])
+    return {name: t.detach() for name, t in outs.items()} | {
+        f"d{name}": d for name, d in zip(inputs, grads, strict=True)
+    }
+
+
+def size(t: Tensor) -> float:
+    return max(distance(t, torch.zeros_like(t)), 1e-30)
+
+
+def assert_close(
+    draw: Callable[[int], dict[str, Tensor]],
+    s: Shape,
+    *,
+    plan: Plan = PLAN,
+    offsets: Tensor | None = None,
+    knobs: Knobs = WHOLE,
+) -> None:
+    """Within the largest budget of some draws, relative to the results' size, for that of one is mere luck."""
+    may = defaultdict(float)
+    for seed in range(DRAWS):
+        exact, plain = (run_reference(draw(seed), s, plan, offsets, dtype) for dtype in (torch.float64, torch.float32))
+        for name, allowed in budget(exact, plain, torch.float32).items():
+            may[name] = max(may[name], allowed / size(exact[name]))
+    exact, found = (
+        run_reference(draw(0), s, plan, offsets, torch.float64),
+        run_kernels(draw(0), s, plan, offsets, knobs),
+    )
+    off = {name: distance(found[name], t) / size(t) for name, t in exact.items()}
+    assert {name: (far, may[name]) for name, far in off.items() if not far <= may[name]} == {}
+
+
+SMALL = Shape(2, 5, 3, 2, 3, 2)
+
+
+@pytest.mark.parametrize("own", ["", "~W ~beta_use ~beta_ign", "W B beta_use beta_ign", "~W B beta_ign"])
+def test_every_way_to_share_parameters(own: str) -> None:
+    assert_close(lambda seed: drawn(SMALL, own, seed), SMALL)
+
+
+def test_matrix_products_packed() -> None:
+    """Samples of 5, 0 and 3 inputs."""
+    s = Shape(3, 5, 3, 1, 17, 2)
+
+    def draw(seed: int) -> dict[str, Tensor]:
+        inputs = drawn(replace(s, batch=1, n_inp=8), seed=seed)
+        return inputs | {name: inputs[name][0] for name in ("a_inp", "mu_inp")}
+
+    assert_close(draw, s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE))
+
+
+@pytest.mark.parametrize("own", ["", "~W"])
+def test_many_outputs_and_components(own: str) -> None:
+    s = Shape(1, 3, 5, 2, 2, 2)
+    assert_close(lambda seed: drawn(s, own, seed), s, plan=PLAN._replace(gaussian=False), knobs=NARROW)
+
+
+def test_no_inputs() -> None:
+    s = replace(SMALL, n_inp=0)
+    assert_close(lambda seed: make_inputs(s, seed, device=DEVICE), s, plan=PLAN._replace(n_iters=1))
+
+
+def test_infinite_scores_and_huge_capsules_are_finite() -> None:
+    inputs = drawn(SMALL)
+    inputs["a_inp"][:, 0], inputs["a_inp"][:, 1] = -torch.inf, torch.inf
+    inputs["mu_inp"][:, 1] = 3e38
+    found = run_kernels(inputs, SMALL, PLAN, None, WHOLE)
+    assert all(t.isfinite().all() for t in found.values())
+    assert (found["dmu_inp"][:, 1] == 0).all(), "clamped"
+    assert (found["da_inp"][:, :2] == 0).all()
+
+
+@pytest.mark.parametrize("name", [name for name, s in SHAPES.items() if s.fixed_inp or s.d_inp > 16])
+def test_named_shapes_get_room_and_units_in_bounds(name: str) -> None:
+    """On a GPU of 132 multiprocessors: enough to do for all, and no memory of the size of inputs times outputs."""
+    s = SHAPES[name]
+    i, n = s.n_inp if s.fixed_inp else 1, s.batch * s.n_inp
+    shapes = ((i, s.n_out, s.d_inp, s.d_out), (i, s.n_out, s.d_cov, s.d_out), (i, s.n_out), (i, s.n_out))
+    sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, False)
+    tile, cut, share, *_ = job(PLAN, sizes, n, shapes, WHOLE, 132)
+    assert s.batch * cut.slots * cut.slices > 100
+    assert share.groups * share.slots * share.slices > 100
+    slots = cut.slots * s.batch * s.n_out * (2 * s.d_cov * s.d_out + 3) * 8
+    parts = 4 * (share.slices * n * (s.d_cov * s.d_inp + 1) + share.w_slots * i * s.n_out * s.d_inp * s.d_out)
+    assert max(slots, parts) < 2**29
+    assert not tile.DOT or min(tile.BLOCK_I, tile.BLOCK_D, tile.BLOCK_J * tile.BLOCK_H) >= 16
