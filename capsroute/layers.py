@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from .routing import IMPLS, Agreement, Capsules, Step
 from .routing import route as route_capsules
 from .routing import trace as trace_capsules
-from .routing.api import check_loop
-from .routing.packing import grouped
+from .routing.api import check_loop, route_packed
 
 
 class Routing(nn.Module):
@@ -107,10 +106,8 @@ class Routing(nn.Module):
                 axes = "[total]" if rank == 1 else "[total, d_cov, d_inp]"
                 came = f"shape {list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
                 raise ValueError(f"{name}: expected {axes}, got {came}")
-        groups = grouped(offsets, len(mu_inp))
-        parts = [self(a_inp[g.inputs], mu_inp[g.inputs], mask=g.mask, n_out=n_out) for g in groups]
-        back = torch.cat([g.samples for g in groups]).argsort()
-        return Capsules(*(torch.cat(ts)[back] for ts in zip(*parts, strict=True)))
+        a_inp, mu_inp, *params = self._arguments(a_inp, mu_inp, None, n_out)
+        return route_packed(a_inp, mu_inp, offsets, *params, **self._loop(), impl=self.impl)
 
     def trace(
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None

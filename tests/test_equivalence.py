@@ -10,8 +10,9 @@ from capsroute.routing import IMPLS
 from capsroute.routing.api import pick
 from capsroute.routing.blocked import route as route_blocked
 from capsroute.testing import SHAPES, Shape, distance, make_inputs, over_budget, run
+from impls import ANYWHERE
 
-FAST = [impl for impl in IMPLS if impl != "reference"]
+FAST = [impl for impl in ANYWHERE if impl != "reference"]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 ODD = {
     f"{'fixed' if fixed_inp else 'any'} inputs, {'fixed' if fixed_out else 'any'} outputs": Shape(

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from capsroute import Routing
-from capsroute.routing import IMPLS
 from capsroute.routing.packing import grouped
+from impls import ANYWHERE
 
 LENGTHS = [5, 1, 0, 17, 8, 9, 1, 3]
 
@@ -26,7 +26,7 @@ def layer(impl: str, **sizes: int) -> Routing:
     return made
 
 
-@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("impl", ["auto", *ANYWHERE])
 def test_each_sample_is_routed_as_if_alone(impl: str) -> None:
     a_inp, mu_inp, offsets = packed(LENGTHS, 2, 3)
     routing = layer(impl)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from capsroute import Capsules, Routing, route
-from capsroute.routing import IMPLS
 from capsroute.testing import Shape, make_inputs
+from impls import ANYWHERE
 
 LAYERS = {
     "any inputs": {"d_cov": 4, "d_inp": 4, "d_out": 4, "n_out": 7},
@@ -89,14 +89,14 @@ def test_onnx_with_any_number_of_inputs(name: str, tmp_path: Path) -> None:
         assert_close(Capsules(*map(torch.from_numpy, found)), layer(*inputs))
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", ANYWHERE)
 def test_vmap_over_the_batch(impl: str) -> None:
     layer = made("any inputs", impl=impl)
     inputs = inputs_of(layer)
     assert_close(vmap(layer)(*inputs), layer(*inputs), atol=1e-5)
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", ANYWHERE)
 def test_vmap_over_gradients_of_each_sample(impl: str) -> None:
     inputs = {name: t.detach() for name, t in make_inputs(Shape(3, 20, 7, 2, 3, 4)).items()}
 
@@ -109,7 +109,7 @@ def test_vmap_over_gradients_of_each_sample(impl: str) -> None:
         torch.testing.assert_close(found[k], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", ANYWHERE)
 def test_functional_call_and_ensembles(impl: str) -> None:
     layers = [made("any inputs", impl=impl) for _ in range(3)]
     inputs = inputs_of(layers[0])

@@ -1,7 +1,5 @@
 """The vote form of the Triton kernels against the float64 reference, under the interpreter where there is no GPU."""
 
-import os
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-if not torch.cuda.is_available() and "triton" not in sys.modules:
-    os.environ["TRITON_INTERPRET"] = "1"  # before its first import
 pytest.importorskip("triton")
 
 from capsroute import route

@@ -4,6 +4,7 @@ Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output pr
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from . import blocked, moments, reference, triton
 from .agreement import AGREEMENTS, Agreement
 from .capsules import Capsules, Step
 from .case import Case
+from .packing import checked_lengths, grouped
 
 
 class Impl(NamedTuple):
@@ -22,13 +24,15 @@ class Impl(NamedTuple):
     route: Callable[..., Capsules]
     widens: bool = False
     """Whether it takes any precision, and bounds capsules itself."""
+    route_packed: Callable[..., Capsules] | None = None
+    """How it routes samples of different sizes without padding, if it can."""
 
 
 IMPLS = {
     "reference": Impl(reference.reasons_against, reference.route),
     "moments": Impl(moments.reasons_against, moments.route),
     "blocked": Impl(blocked.reasons_against, blocked.route),
-    "triton": Impl(triton.reasons_against, triton.route, widens=True),
+    "triton": Impl(triton.reasons_against, triton.route, widens=True, route_packed=triton.route_packed),
 }
 
 FEATURES_PER_VOTE = 16
@@ -39,6 +43,8 @@ FEW_VOTES, FEW_VOTES_GPU = 2**15, 2**24
 
 def pick(case: Case) -> str:
     """The implementation that `impl="auto"` means for a case."""
+    if case.device == "cuda" and not triton.reasons_against(case):
+        return "triton"
     votes = case.d_cov * case.d_out
     # a captured graph must serve any number of inputs, so their number counts only outside of one
     if not case.compiling:
@@ -81,16 +87,50 @@ def route(
         The output capsules, in the widest precision among the arguments; the loop itself never runs below float32.
     """
     tensors, agreement, case = _check(a_inp, mu_inp, W, B, beta_use, beta_ign, n_iters, agreement, eps)
-    if impl == "auto":
-        impl = pick(case)
-    elif impl not in IMPLS:
-        raise ValueError(f"impl: expected one of {['auto', *IMPLS]}, got {impl!r}")
-    elif reasons := IMPLS[impl].reasons_against(case):
-        raise ValueError(f"impl={impl!r} cannot run this case: {'; '.join(reasons)}")
+    impl = _chosen(impl, case)
     with torch.autocast(case.device, enabled=False):
         arguments = _expand(tensors) if IMPLS[impl].widens else _widen(tensors)
         out = IMPLS[impl].route(*arguments, n_iters, agreement, eps)
     return Capsules(*(_narrow(t, case.dtype) for t in out))
+
+
+def route_packed(
+    a_inp: Tensor,
+    mu_inp: Tensor,
+    offsets: Tensor,
+    W: Tensor,
+    B: Tensor,
+    beta_use: Tensor,
+    beta_ign: Tensor,
+    *,
+    n_iters: int = 3,
+    agreement: str | Agreement = "gaussian",
+    eps: float = 1e-5,
+    impl: str = "auto",
+) -> Capsules:
+    """Route samples of different sizes as `route()` would each alone.
+
+    Their inputs lie one after the other in `a_inp [n]` and `mu_inp [n, c, d]`, from `offsets [b]` to `offsets [b + 1]`;
+    all inputs share parameters.
+    """
+    lengths = checked_lengths(offsets, len(mu_inp))
+    tensors, model, case = _check(a_inp, mu_inp, W, B, beta_use, beta_ign, n_iters, agreement, eps)
+    longest = int(lengths.max()) if len(lengths) else 0
+    case = replace(case, n_samples=len(lengths), n_inp=longest)
+    by_itself = IMPLS[_chosen(impl, case)].route_packed
+    if by_itself:
+        a_inp, mu_inp, *params = _expand(tensors)
+        with torch.autocast(case.device, enabled=False):
+            out = by_itself(a_inp, mu_inp, offsets, longest, *params, n_iters, model, eps)
+        return Capsules(*(_narrow(t, case.dtype) for t in out))
+    groups = grouped(offsets, lengths)
+    parts = []
+    for group in groups:
+        a, mu = a_inp[group.inputs], mu_inp[group.inputs]
+        a, mu = a.masked_fill(~group.mask, -torch.inf), mu.masked_fill(~group.mask[..., None, None], 0.0)
+        parts.append(route(a, mu, *tensors[2:], n_iters=n_iters, agreement=model, eps=eps, impl=impl))
+    back = torch.cat([group.samples for group in groups]).argsort()
+    return Capsules(*(torch.cat(ts)[back] for ts in zip(*parts, strict=True)))
 
 
 def trace(
@@ -110,6 +150,17 @@ def trace(
     with torch.autocast(case.device, enabled=False):
         for step in reference.trace(*_widen(tensors), n_iters, agreement, eps):
             yield Step(*(_narrow(t, case.dtype) for t in step))
+
+
+def _chosen(impl: str, case: Case) -> str:
+    """The implementation meant, if it can run the case."""
+    if impl == "auto":
+        return pick(case)
+    if impl not in IMPLS:
+        raise ValueError(f"impl: expected one of {['auto', *IMPLS]}, got {impl!r}")
+    if reasons := IMPLS[impl].reasons_against(case):
+        raise ValueError(f"impl={impl!r} cannot run this case: {'; '.join(reasons)}")
+    return impl
 
 
 def _widen(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -17,14 +17,13 @@ class Group(NamedTuple):
     mask: Tensor  # [g, i] whether there is one
 
 
-def grouped(offsets: Tensor, total: int) -> list[Group]:
+def grouped(offsets: Tensor, lengths: Tensor) -> list[Group]:
     """Groups in which no sample but an empty one has half the inputs of the largest, or fewer.
 
     Args:
         offsets: Where each sample begins, and where the last one ends, `[b + 1]`. They are read on the host.
-        total: Number of inputs of all samples.
+        lengths: Number of inputs of each, `[b]` on the CPU.
     """
-    lengths = checked_lengths(offsets, total)  # [b] on the CPU
     sizes = torch.frexp(lengths.double()).exponent  # doubling from group to group
     groups = []
     for size in sizes.unique().tolist() or [0]:  # no samples are one group

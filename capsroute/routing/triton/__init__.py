@@ -8,11 +8,12 @@ Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output pr
 import importlib.util
 import math
 import os
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
 from ..agreement import Agreement, Gaussian, KMeans
@@ -31,32 +32,43 @@ OLDEST = (8, 0)
 """Compute capability from which a GPU has what the kernels use."""
 
 
-@lru_cache
 def interpreted() -> bool:
     """Whether Triton interprets kernels on the CPU, as tests have it do."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@lru_cache
-def reasons_against_machine(device: str) -> list[str]:
-    """What this machine lacks."""
+@torch.compiler.assume_constant_result
+def reason_against_machine(device: str) -> str:
+    """What this machine lacks, if anything."""
+    if device not in FOUND:
+        FOUND[device] = _look(device)
+    return FOUND[device]
+
+
+FOUND: dict[str, str] = {}
+
+
+def _look(device: str) -> str:
     if importlib.util.find_spec("triton") is None:
-        return ["triton is not installed: pip install 'capsroute[triton]'"]
+        return "triton is not installed: pip install 'capsroute[triton]'"
     if interpreted():
-        return []
+        return ""
     if device != "cuda" or not torch.cuda.is_available() or torch.version.hip:
-        return [f"it needs an NVIDIA GPU, the tensors are on {device!r}"]
+        return f"it needs an NVIDIA GPU, the tensors are on {device!r}"
     capability = torch.cuda.get_device_capability()
-    return [f"the GPU's compute capability is {capability}, below {OLDEST}"] if capability < OLDEST else []
+    return f"the GPU's compute capability is {capability}, below {OLDEST}" if capability < OLDEST else ""
 
 
 def reasons_against(case: Case) -> list[str]:
     """Needs Triton and a GPU, one of the two models of agreement, and at most float32."""
-    reasons = list(reasons_against_machine(case.device))
+    machine = reason_against_machine(case.device)
+    reasons = [machine] if machine else []
     if type(case.agreement) not in (Gaussian, KMeans):
         reasons.append(f"agreement {case.agreement.name!r} has no kernel")
     if case.dtype == torch.float64:
         reasons.append("it computes in float32, the tensors are float64")
+    if not isinstance(case.n_samples * case.n_inp * case.n_out, int):
+        reasons.append("its tiles need sizes that are known when a graph is captured")
     return reasons
 
 
@@ -75,6 +87,7 @@ def by_moments(sizes: Sizes, *params: Tensor) -> bool:
 
 def fwd(plan: Plan, sizes: Sizes, a_inp: Tensor, x: Tensor, offsets: Tensor | None, *params: Tensor) -> Any:
     """Output capsules, and what the backward pass needs."""
+    a_inp, x, *params = (aligned(t) for t in (a_inp, x, *params))
     if by_moments(sizes, *params):
         from .moments import fwd
     else:
@@ -84,6 +97,8 @@ def fwd(plan: Plan, sizes: Sizes, a_inp: Tensor, x: Tensor, offsets: Tensor | No
 
 def bwd(plan: Plan, sizes: Sizes, douts: Tensors, inputs: Any, saved: Tensors) -> Tensors:
     """Gradients of `a_inp`, `x` and the parameters."""
+    douts = tuple(aligned(d) for d in douts)
+    inputs = tuple(t if t is None else aligned(t) for t in inputs)
     if by_moments(sizes, *inputs[3:]):
         from .moments_bwd import bwd
     else:
@@ -94,7 +109,7 @@ def bwd(plan: Plan, sizes: Sizes, douts: Tensors, inputs: Any, saved: Tensors) -
 def aligned(t: Tensor) -> Tensor:
     """Contiguous, and where kernels compiled for other tensors expect it."""
     t = t.contiguous()
-    return t.clone() if t.data_ptr() % 16 else t
+    return t.clone() if not isinstance(t, FakeTensor) and t.data_ptr() % 16 else t
 
 
 class Route(Function):
@@ -116,9 +131,7 @@ class Route(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        douts = [
-            saved[3].new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True)
-        ]
+        douts = [saved[3].new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True)]
         backward = RouteBackward.apply if torch.is_grad_enabled() or mapped() else RouteBackward.forward
         da_inp, dx, *dparams = backward(ctx.plan, ctx.sizes, *douts, *saved)
         return None, None, da_inp, dx, None, *dparams
@@ -145,8 +158,7 @@ class RouteBackward(Function):
 
     @staticmethod
     def forward(plan: Plan, sizes: Sizes, *tensors: Any) -> Tensors:  # pyright: ignore
-        douts = tuple(aligned(d) for d in tensors[:3])
-        return bwd(plan, sizes, douts, tensors[3:10], tensors[10:])
+        return bwd(plan, sizes, tensors[:3], tensors[3:10], tensors[10:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -161,6 +173,52 @@ class RouteBackward(Function):
         return one_by_one(RouteBackward, info, in_dims, *args)
 
 
+@torch.library.custom_op("capsroute::route", mutates_args=())
+def route_op(
+    a_inp: Tensor, x: Tensor, W: Tensor, B: Tensor, beta_use: Tensor, beta_ign: Tensor, n_iters: int, gaussian: bool,
+    eps: float, sizes: list[int],
+) -> list[Tensor]:  # fmt: skip
+    """`Route` for graphs of `torch.compile`, which do not look inside."""
+    outs, saved = fwd(Plan(n_iters, gaussian, eps), Sizes(*sizes, False), a_inp, x, None, W, B, beta_use, beta_ign)
+    return apart([*outs, *saved])
+
+
+@torch.library.custom_op("capsroute::route_backward", mutates_args=())
+def route_backward_op(
+    douts: list[Tensor], inputs: list[Tensor], saved: list[Tensor], n_iters: int, gaussian: bool, eps: float,
+    sizes: list[int],
+) -> list[Tensor]:  # fmt: skip
+    """`RouteBackward` likewise."""
+    a_inp, x, *params = inputs
+    plan = Plan(n_iters, gaussian, eps)
+    return apart(bwd(plan, Sizes(*sizes, False), tuple(douts), (a_inp, x, None, *params), tuple(saved)))
+
+
+def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Each in memory of its own, as graphs want what a function returns."""
+    return [t if t.nbytes == t.untyped_storage().nbytes() else t.clone() for t in tensors]
+
+
+# the same code makes room for what it would compute, and launches nothing
+route_op.register_fake(lambda *args: route_op._init_fn(*args))
+route_backward_op.register_fake(lambda *args: route_backward_op._init_fn(*args))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:6], *output)
+    ctx.plan = inputs[6:]
+
+
+def _op_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+    tensors = ctx.saved_tensors
+    inputs, outs, saved = tensors[:6], tensors[6:9], tensors[9:]
+    douts = [torch.zeros_like(out) if d is None else d for d, out in zip(grads[:3], outs, strict=True)]
+    return *route_backward_op(douts, list(inputs), list(saved), *ctx.plan), None, None, None, None
+
+
+route_op.register_autograd(_op_backward, setup_context=_keep)
+
+
 def route(
     a_inp: Tensor,  # [..., i]
     mu_inp: Tensor,  # [..., i, c, d]
@@ -173,11 +231,34 @@ def route(
     eps: float,
 ) -> Capsules:
     """Route."""
-    plan = Plan(n_iters, type(agreement) is Gaussian, eps)
     *batch, n_inp, d_cov, d_inp = mu_inp.shape
     sizes = Sizes(math.prod(batch), n_inp, B.shape[1], d_cov, d_inp, B.shape[3], False)
-    params = (aligned(p.float()) for p in (W, B, beta_use, beta_ign))
-    inputs = aligned(a_inp.reshape(-1)), aligned(mu_inp.reshape(-1, d_cov, d_inp))
+    tensors = a_inp.reshape(-1), mu_inp.reshape(-1, d_cov, d_inp), *(p.float() for p in (W, B, beta_use, beta_ign))
+    gaussian = type(agreement) is Gaussian
+    if torch.compiler.is_compiling():
+        outs = route_op(*tensors, n_iters, gaussian, eps, list(sizes[:6]))
+    else:
+        apply = Route.apply if mapped() else RoutePlain.apply
+        outs = apply(Plan(n_iters, gaussian, eps), sizes, *tensors[:2], None, *tensors[2:])
+    return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in outs[:3]))
+
+
+def route_packed(
+    a_inp: Tensor,  # [n]
+    mu_inp: Tensor,  # [n, c, d]
+    offsets: Tensor,  # [b + 1]
+    longest: int,
+    W: Tensor,  # [1, j|1, d, h]
+    B: Tensor,  # [1, j, c, h]
+    beta_use: Tensor,  # [1, j|1]
+    beta_ign: Tensor,  # [1, j|1]
+    n_iters: int,
+    agreement: Agreement,
+    eps: float,
+) -> Capsules:
+    """Route samples of different sizes, one after the other."""
+    sizes = Sizes(len(offsets) - 1, longest, B.shape[1], *mu_inp.shape[1:], B.shape[3], True)
+    plan = Plan(n_iters, type(agreement) is Gaussian, eps)
+    params = (p.float() for p in (W, B, beta_use, beta_ign))
     apply = Route.apply if mapped() else RoutePlain.apply
-    a, mu, sig2, *_ = apply(plan, sizes, *inputs, None, *params)
-    return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in (a, mu, sig2)))
+    return Capsules(*apply(plan, sizes, a_inp, mu_inp, offsets.long(), *params)[:3])

@@ -6,6 +6,10 @@ capsules counted from the sample's mean; `S [j, k]` is `D_use' phi`. `first` and
 capsule a feature multiplies, `c * d` standing for one and beyond it for none. `docs/kernels.md` explains the phases.
 """
 
+# what kernels compute with has other types than Python sees
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false
+
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +21,7 @@ from torch import Tensor
 from .grid import programs_at_once, run_phases, wait_for_all
 from .sizes import Plan, Sizes
 
-BLOCK_J = tl.constexpr(8)
+BLOCK_J = tl.constexpr(4)
 """Outputs whose models one program computes at a time."""
 BLOCK_Q = tl.constexpr(8)
 """Slots of partial sums added at a time."""
@@ -331,7 +335,7 @@ def feature_sums(
         c_high, c_low, c_size = coefficients(p_theta + u_b * J * K, o_jj, o_k, J, K)
         b_log = tl.load(p_log + u_b * J * 2 + o_jj * 2, mask=m_jj, other=0.0)
         b_rest = tl.load(p_log + u_b * J * 2 + o_jj * 2 + 1, mask=m_jj, other=0.0)
-        b_S = tl.zeros([BLOCK_JJ, K], tl.float32)
+        b_S, b_one = tl.zeros([BLOCK_JJ, K], tl.float32), tl.zeros([BLOCK_JJ], tl.float32)
         for tile in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
             i = tile * BLOCK_I + o_i
             b_x = (capsules(p_x + start * CD, i, n, o_x, CD) - b_shift[None, :]) * b_scale
@@ -340,10 +344,14 @@ def feature_sums(
             b_size, b_inverse = power(tl.max(tl.abs(b_phi), 1))
             b_high, b_low = split(b_phi * b_inverse[:, None])
             b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, b_rest, m_jj, J == BLOCK_JJ)
-            b_D = b_R * (gates(p_a + start, i, n) * b_size)[:, None]
+            b_f = gates(p_a + start, i, n)
+            b_one += tl.sum(b_R * b_f[:, None], 0)
+            b_D = b_R * (b_f * b_size)[:, None]
             d_size, d_inverse = power(tl.max(b_D, 0))  # an output that uses little must be as exact as others
             d_high, d_low = split(tl.trans(b_D * d_inverse[None, :]))
             b_S += dot(d_high, d_low, b_high, b_low) * d_size[:, None]
+        # scores weigh what is used against what is not, and so need it to the last digit
+        b_S = tl.where((tl.load(p_first + o_k) == CD)[None, :], b_one[:, None], b_S)
         p_slot = p_part + (zero + unit) * J * K
         tl.store(p_slot + o_jj[:, None] * K + o_k[None, :], b_S, mask=m_jj[:, None])
 
@@ -380,7 +388,7 @@ def models(
         tl.debug_barrier()
         b_total = tl.load(p_own + C * D)
         b_near = vote_of(p_own, p_W, o_j, o_v, stride_W, J, C, D, H, BLOCK_D)
-        b_D, b_m, b_N, b_sig2, b_B, b_a, b_use, b_ign = model_of(
+        b_D, b_m, _, b_sig2, b_B, b_a, _, _ = model_of(
             p_row, p_W, p_B, p_use, p_ign, b_total, b_near, o_j, o_v, eps, stride_W, stride_use, stride_ign,
             J, C, D, H, K, BLOCK_D,
         )  # fmt: skip

@@ -1,5 +1,9 @@
 """Gradients of the moment form, from the sums that every iteration left. Axes as in `moments.py`."""
 
+# what kernels compute with has other types than Python sees
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false
+
 import torch
 import triton
 import triton.language as tl
@@ -127,7 +131,7 @@ def models_bwd(
             at_out = (u_b * J + o_j)[:, None] * (C * H) + o_v[None, :]
             b_da = tl.load(p_da + u_b * J + o_j, mask=m_j, other=0.0).to(tl.float64)
             b_dmu = tl.load(p_dmu + at_out, mask=m_jv, other=0.0).to(tl.float64)
-            b_dm = b_dmu
+            b_dm = tl.zeros([BLOCK_J, BLOCK_V], tl.float64)  # by way of the next E-step
             b_dsig2 = tl.load(p_dsig2 + at_out, mask=m_jv, other=0.0).to(tl.float64)
         else:
             p_dtheta_b = p_dtheta + u_b * J * K
@@ -150,8 +154,9 @@ def models_bwd(
         used = b_D[:, None] + eps
         b_dN = tl.where(m_jv & (b_N > 0), b_dsig2 / used, 0.0)
         b_dm = b_dm - 2 * eps * (b_m + b_B) * b_dN
+        b_dB = (b_dmu * b_D[:, None] - eps * b_dm) / used
+        b_dm = b_dm + b_dmu
         b_dV = b_dm / used - 2 * b_m * b_dN
-        b_dB = b_dmu - eps * b_dm / used
         b_dD = tl.sum(tl.where(m_jv, b_m * b_m * b_dN - (b_dm * b_m + b_dN * b_N) / used, 0.0), 1)
         b_dD += (b_use + b_ign) * b_da
         tl.store(p_votes_b + at_v, tl.where(m_jv, b_dN, 0.0), mask=m_j[:, None])

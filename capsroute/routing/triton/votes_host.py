@@ -165,7 +165,6 @@ def fwd(
         sums = Sums(*room(x, torch.float64, *[(cut.slots, *one)] * 3, *[(cut.slots, *all_)] * 2))
         units = s.b * max(cut.slots * cut.slices, cut.i_tiles * T.SLICES, parts(s.j, T.BLOCK_M))
         phases = 3 * t - 1 if T.WIDE else 2 * t
-        key = plan, s, n, shapes, knobs, a_inp.dtype, x.dtype
         args = inp, layer, cut, sums, models, Outs(a, mu, sig2), T
         run_phases(votes_fwd_kernel, phases, units, x, warps, per_core, (plan, T, s, n, a_inp.dtype, x.dtype), *args)
     return (a, mu, sig2), tuple(models)
@@ -211,7 +210,6 @@ def bwd(
         units = s.b * max(cut.slots * cut.slices, cut.i_tiles * T.SLICES, parts(s.j, T.BLOCK_M))
         units = max(units, share.groups * share.slots * share.slices, parts(x.numel(), 1024), parts(W.numel(), 32))
         phases = (3 if T.WIDE else 2) * (t - 1) + 3
-        key = plan, s, n, shapes, knobs, a_inp.dtype, x.dtype
         args = inp, layer, cut, share, Models(*saved), pulls, backs, pieces, grads, T
         run_phases(votes_bwd_kernel, phases, units, x, warps, per_core, (plan, T, s, n, a_inp.dtype, x.dtype), *args)
     duse = duse if T.USE_J or s.j == 1 else duse.sum(1, keepdim=True)

@@ -1,0 +1,216 @@
+"""Fused kernels as a user meets them, under the interpreter where there is no GPU: small shapes there."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from capsroute import Routing, route
+from capsroute.routing import pick
+from capsroute.routing import triton as kernels
+from capsroute.routing.agreement import Quadratic
+from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs, over_budget, run, shuffle
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SHARED, FIXED = Shape(2, 21, 5, 2, 3, 2), Shape(2, 7, 3, 2, 3, 2, fixed_inp=True)
+FORMS = {"moments": 0, "votes": 2**16}
+"""By what number of pairs of inputs and outputs each form begins, or ends."""
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:overflow encountered:RuntimeWarning"
+)  # what infinite scores mean in NumPy
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(kernels, "FEW_PAIRS", FORMS[request.param])
+    return request.param
+
+
+def wrong(draw: Callable[[int], dict[str, torch.Tensor]], **settings: Any) -> dict[str, Any]:
+    """Results out of budget; interpreted, a single draw has to do, within the largest budget of twelve."""
+    if DEVICE == "cuda":
+        return dict(over_budget(map(draw, range(12)), "triton", **settings))
+    may = defaultdict(float)
+    for seed in range(12):
+        exact = run(draw(seed), "reference", dtype=torch.float64, **settings)
+        for name, allowed in budget(exact, run(draw(seed), "reference", **settings), torch.float32).items():
+            may[name] = max(may[name], allowed / size(exact[name]))
+    exact, found = run(draw(0), "reference", dtype=torch.float64, **settings), run(draw(0), "triton", **settings)
+    off = {name: distance(found[name], t) / size(t) for name, t in exact.items()}
+    return {name: (far, may[name]) for name, far in off.items() if not far <= may[name]}
+
+
+def size(t: torch.Tensor) -> float:
+    return max(distance(t, torch.zeros_like(t)), 1e-30)
+
+
+@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
+@pytest.mark.parametrize(
+    ("shape", "n_iters"),
+    [(SHARED, 3), (replace(SHARED, n_inp=70, fixed_out=False), 2), (Shape(1, 30, 3, 1, 4, 1), 1), (FIXED, 2)],
+    ids=str,
+)
+def test_votes_are_within_the_error_budget(shape: Shape, n_iters: int, agreement: str) -> None:
+    assert wrong(lambda seed: make_inputs(shape, seed, device=DEVICE), agreement=agreement, n_iters=n_iters) == {}
+
+
+@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
+def test_moments_are_within_the_error_budget_where_they_serve(agreement: str) -> None:
+    shape = Shape(1, 1100, 60, 2, 3, 2)
+    assert shape.n_inp * shape.n_out > kernels.FEW_PAIRS
+    assert wrong(lambda seed: make_inputs(shape, seed, device=DEVICE), agreement=agreement) == {}
+
+
+def test_tight_clusters_far_apart() -> None:
+    def clustered(seed: int) -> dict[str, torch.Tensor]:
+        inputs = make_inputs(Shape(1, 60, 5, 2, 4, 3), seed, device=DEVICE)
+        centres = 100 * torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(seed)).repeat_interleave(20, 0)
+        return inputs | {"mu_inp": centres.to(DEVICE) + 0.01 * inputs["mu_inp"].detach()}
+
+    assert wrong(clustered) == {}
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_capsules_of_any_size(form: str, scale: float) -> None:
+    """Half precision, which the moment form's products are made of, ends at 65,504 and loses digits below 0.0001."""
+
+    def scaled(seed: int) -> dict[str, torch.Tensor]:
+        inputs = make_inputs(SHARED, seed, device=DEVICE)
+        return inputs | {name: inputs[name].detach() * scale for name in ("mu_inp", "B")}
+
+    assert wrong(scaled, eps=min(1e-5, 1e-5 * scale**2)) == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_in_and_out(form: str, dtype: torch.dtype) -> None:
+    inputs = make_inputs(SHARED, device=DEVICE)
+    found, expected = run(inputs, "triton", dtype=dtype), run(inputs, "reference", dtype=dtype)
+    for name, t in expected.items():
+        assert found[name].dtype == dtype
+        assert distance(found[name], t) <= 4 * torch.finfo(dtype).eps * distance(t, torch.zeros_like(t)), name
+
+
+@pytest.mark.parametrize("size", [1e10, 1e20, 3e38])
+def test_huge_capsules_and_scores_stay_finite(form: str, size: float) -> None:
+    inputs = {name: t.detach() for name, t in make_inputs(SHARED, device=DEVICE).items()}
+    inputs["mu_inp"] = inputs["mu_inp"].sign() * size
+    inputs["a_inp"] = inputs["a_inp"].sign() * size
+    assert all(t.isfinite().all() for t in run(inputs, "triton").values())
+
+
+def test_an_input_with_score_minus_infinity_is_no_input(form: str) -> None:
+    inputs = {name: t.detach() for name, t in make_inputs(SHARED, device=DEVICE).items()}
+    closed = inputs | {"a_inp": inputs["a_inp"].clone()}
+    closed["a_inp"][:, 5:9] = -torch.inf
+    kept = torch.tensor([i for i in range(SHARED.n_inp) if not 5 <= i < 9], device=DEVICE)
+    fewer = inputs | {"a_inp": inputs["a_inp"][:, kept], "mu_inp": inputs["mu_inp"][:, kept]}
+    found, expected = run(closed, "triton"), run(fewer, "triton")
+    for name in ("a", "mu", "sig2", "dW", "dB"):
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-4)
+    assert not found["da_inp"][:, 5:9].any()
+
+
+def test_the_order_of_inputs_does_not_matter(form: str) -> None:
+    inputs = make_inputs(SHARED, device=DEVICE)
+    order = torch.randperm(SHARED.n_inp).to(DEVICE)
+    found = shuffle(run(shuffle(inputs, order), "triton"), order.argsort())
+    for name, t in run(inputs, "triton").items():
+        torch.testing.assert_close(found[name], t, rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_same_inputs_same_bits(form: str) -> None:
+    inputs = make_inputs(SHARED, device=DEVICE)
+    first, second = run(inputs, "triton"), run(inputs, "triton")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_tensors_that_are_not_contiguous_or_aligned(form: str) -> None:
+    inputs = {name: t.detach() for name, t in make_inputs(SHARED, device=DEVICE).items()}
+    odd = inputs | {"mu_inp": inputs["mu_inp"].mT.contiguous().mT}
+    spare = torch.zeros(inputs["a_inp"].numel() + 1, device=DEVICE)
+    odd["a_inp"] = spare[1:].view(inputs["a_inp"].shape).copy_(inputs["a_inp"])
+    found, expected = run(odd, "triton"), run(inputs, "triton")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_packed_samples_equal_each_alone(form: str) -> None:
+    layer = Routing(2, 3, 2, n_out=4, impl="triton").to(DEVICE)
+    lengths = [17, 0, 66, 1]
+    a_inp, mu_inp = torch.randn(sum(lengths), device=DEVICE), torch.randn(sum(lengths), 2, 3, device=DEVICE)
+    for t in (a_inp, mu_inp):
+        t.requires_grad_()
+    offsets = torch.tensor([0, *lengths], device=DEVICE).cumsum(0)
+    packed = layer.forward_packed(a_inp, mu_inp, offsets)
+    alone = [layer(a[None], mu[None]) for a, mu in zip(a_inp.split(lengths), mu_inp.split(lengths), strict=True)]
+    for found, expected in zip(packed, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.cat(expected), rtol=1e-4, atol=1e-5)
+    weights = [torch.randn_like(t) for t in packed]
+    found = torch.autograd.grad(packed, (a_inp, mu_inp, layer.W), weights)
+    joined = [torch.cat(ts) for ts in zip(*alone, strict=True)]
+    for one, other in zip(found, torch.autograd.grad(joined, (a_inp, mu_inp, layer.W), weights), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_maps_over_samples_and_gradients() -> None:
+    inputs = {name: t.detach() for name, t in make_inputs(SHARED, device=DEVICE).items()}
+    params = [inputs[name] for name in ("W", "B", "beta_use", "beta_ign")]
+
+    def score(a_inp: torch.Tensor, mu_inp: torch.Tensor) -> torch.Tensor:
+        return route(a_inp, mu_inp, *params, impl="triton").mu.sum()
+
+    found = torch.func.vmap(torch.func.grad(score, argnums=1))(inputs["a_inp"], inputs["mu_inp"])
+    mu_inp = inputs["mu_inp"].requires_grad_()
+    expected = torch.autograd.grad(score(inputs["a_inp"], mu_inp), mu_inp)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_second_derivatives_are_refused_with_advice() -> None:
+    inputs = make_inputs(SHARED, device=DEVICE)
+    first = torch.autograd.grad(route(**inputs, impl="triton").a.sum(), inputs["mu_inp"], create_graph=True)[0]
+    with pytest.raises(NotImplementedError, match="impl='moments' or 'reference'"):
+        first.sum().backward()
+
+
+def test_inside_a_captured_graph() -> None:
+    inputs = {name: t.detach() for name, t in make_inputs(SHARED, device=DEVICE).items()}
+    compiled = torch.compile(lambda **kwargs: route(**kwargs, impl="triton"), backend="aot_eager", fullgraph=True)
+    leaves = {name: t.clone().requires_grad_() for name, t in inputs.items()}
+    out, plain = compiled(**leaves), route(**inputs, impl="triton")
+    assert all(torch.equal(one, two) for one, two in zip(out, plain, strict=True))
+    out.mu.sum().backward()
+    expected = make_inputs(SHARED, device=DEVICE)
+    route(**expected, impl="triton").mu.sum().backward()
+    for name, t in leaves.items():
+        torch.testing.assert_close(t.grad, expected[name].grad, msg=name)
+
+
+def test_auto_picks_it_on_a_gpu_alone() -> None:
+    assert {pick(shape.case(device="cpu")) for shape in SHAPES.values()} <= {"reference", "moments", "blocked"}
+    if DEVICE == "cuda":
+        assert {pick(shape.case(device="cuda")) for shape in SHAPES.values()} == {"triton"}
+
+
+def test_what_it_cannot_run_it_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Flat(Quadratic):
+        def weights(self, sig2: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.ones_like(sig2), sig2.sum((-2, -1))
+
+    inputs = make_inputs(SHARED, device=DEVICE)
+    with pytest.raises(ValueError, match="'flat' has no kernel"):
+        route(**inputs, agreement=Flat(), impl="triton")
+    with pytest.raises(ValueError, match="float64"):
+        route(**{name: t.double() for name, t in inputs.items()}, impl="triton")
+    monkeypatch.setattr(kernels, "interpreted", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(kernels, "FOUND", {})
+    with pytest.raises(ValueError, match="NVIDIA GPU"):
+        route(**make_inputs(SHARED), impl="triton")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(kernels, "FOUND", {})
+    with pytest.raises(ValueError, match="pip install"):
+        route(**make_inputs(SHARED), impl="triton")
