@@ -5,8 +5,9 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -38,7 +39,8 @@ COLUMNS = (
 def call_of(shape: Shape, impl: str) -> Callable[[], tuple[torch.Tensor, ...]]:
     """Forward and backward pass of one routing."""
     inputs, weights = make_inputs(shape, SEED, device="cuda"), output_weights(shape, "cuda")
-    return lambda: torch.autograd.grad(route(**inputs, impl=impl), list(inputs.values()), weights)
+    run = partial(route, **inputs, impl=impl)
+    return lambda: torch.autograd.grad(run(), list(inputs.values()), weights)
 
 
 def eager(call: Callable[[], object], repeats: int) -> list[float]:
@@ -72,7 +74,7 @@ def captured(call: Callable[[], object], repeats: int) -> float:
     return start.elapsed_time(end) / repeats
 
 
-def measure(name: str, impl: str) -> dict[str, object]:
+def measure(name: str, impl: str) -> dict[str, Any]:
     """One row."""
     shape = CASES[name]
     call = call_of(shape, impl)
@@ -90,7 +92,7 @@ def measure(name: str, impl: str) -> dict[str, object]:
 def main(
     only: Annotated[str | None, typer.Option(help="Compile this case alone, and measure nothing.")] = None,
     impls: Annotated[str, typer.Option(help="Implementations, with commas.")] = "triton,reference",
-    out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results/kernels")] = RESULTS / "kernels",
     commit: Annotated[str | None, typer.Option(help="Commit to record where git cannot tell.")] = None,
 ) -> None:
     """Write kernels.csv and kernels.json."""
@@ -98,7 +100,9 @@ def main(
         call_of(CASES[only], "triton")()
         torch.cuda.synchronize()
         return
-    rows: list[dict[str, object]] = []
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "kernels.json").write_text(json.dumps(origin("cuda", SEED, commit), indent=2) + "\n")
+    rows: list[dict[str, Any]] = []
     for name in CASES:
         for impl in impls.split(","):
             try:
@@ -107,11 +111,11 @@ def main(
                 rows.append({"case": name, "impl": impl})
             torch.cuda.empty_cache()
             print(*rows[-1].values(), sep="  ", flush=True)
+            # a run cut short leaves what it has measured
             with (out / "kernels.csv").open("w", newline="") as file:
                 writer = csv.DictWriter(file, COLUMNS)
                 writer.writeheader()
                 writer.writerows(rows)
-    (out / "kernels.json").write_text(json.dumps(origin("cuda", SEED, commit), indent=2) + "\n")
 
 
 if __name__ == "__main__":

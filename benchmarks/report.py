@@ -1,5 +1,6 @@
 """Write the benchmarks' table and headline into README.md, and draw their pictures: `python benchmarks/report.py`."""
 
+import csv
 import json
 import os
 import re
@@ -79,6 +80,60 @@ def claim_of(result: Result, shape: str) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Kernels:
+    """The run of `kernels.py`: of each case the rows of the fused kernels and of the reference."""
+
+    path: Path
+    rows: dict[str, dict[str, dict[str, float]]]
+    origin: dict[str, Any]
+
+    @property
+    def machine(self) -> str:
+        return self.origin["machine"]["gpu"]
+
+    def headline(self, base: Path) -> str:
+        """What the kernels gain on the first case."""
+        name, row = next(iter(self.rows.items()))
+        plain, fused = row["reference"], row["triton"]
+        gain = compared(plain["eager_p50_ms"] / fused["eager_p50_ms"], "faster", "slower", "as fast")
+        captured = compared(plain["captured_ms"] / fused["captured_ms"], "faster", "slower", "as fast")
+        memory = compared(plain["peak_mib"] / fused["peak_mib"], "less memory", "more memory", "the same memory")
+        return (
+            f"- `{name.replace(', ', '`, ')}, by fused kernels on {self.machine}: **{gain} in {memory}**, and {captured}"
+            f" where both are captured in a CUDA graph, from `{_relative(self.path, base)}`."
+        )
+
+    def table(self, base: Path) -> str:
+        """A line per case."""
+        lines = [["forward + backward", "reference", "fused kernels", "captured in a CUDA graph", "memory"]]
+        lines.append(["---", "---:", "---:", "---:", "---:"])
+        for name, row in self.rows.items():
+            plain, fused = row.get("reference"), row["triton"]
+            before = f"{short(plain['eager_p50_ms'])} ms, {size(plain['peak_mib'])}" if plain else ""
+            times = [f"{short(fused[key])} ms" for key in ("eager_p50_ms", "captured_ms")]
+            lines.append([name, before, *times, size(fused["peak_mib"])])
+        named = self.origin["versions"]
+        text = [
+            f"**{self.machine}**, fused kernels, PyTorch {named['torch']}, Triton {named.get('triton', 'unknown')}: median"
+            " time of a call waited for, then of one that a graph holds; peak memory above the inputs, gradients included.",
+            "\n".join(f"| {' | '.join(line)} |" for line in lines),
+            f"From `{_relative(self.path, base)}`, commit {self.origin['commit'][:12]}, by `{self.origin['command']}`"
+            + (f"; {self.origin['note']}." if "note" in self.origin else "."),
+        ]
+        return "\n\n".join(text)
+
+
+def read_kernels(folder: Path) -> Kernels:
+    path = folder / "kernels" / "kernels.csv"
+    rows: dict[str, dict[str, dict[str, float]]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            name, impl = row.pop("case"), row.pop("impl")
+            rows.setdefault(name, {})[impl] = {key: float(value) for key, value in row.items() if value}
+    return Kernels(path, rows, json.loads(path.with_suffix(".json").read_text()))
+
+
 def tables(results: list[Result], base: Path) -> str:
     return "\n\n".join(table(result, base) for result in results)
 
@@ -147,8 +202,11 @@ def main(
     if not found:
         raise typer.BadParameter(f"no results in {results}: python benchmarks/run.py makes them")
     old = readme.read_text()
-    new = insert(old, "headline", headline(found, readme.parent))
+    fused = read_kernels(results)
+    on_cpu = [result for result in found if not result.on_gpu]
+    new = insert(old, "headline", headline(on_cpu, readme.parent) + "\n" + fused.headline(readme.parent))
     new = insert(new, "benchmark table", tables(found, readme.parent))
+    new = insert(new, "kernel table", fused.table(readme.parent))
     if check and new != old:
         typer.echo(f"{readme.name} is not what the results give: run python benchmarks/report.py", err=True)
         raise typer.Exit(1)

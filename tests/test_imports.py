@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "capsroute"
-ORDER = ["routing", "layers", "nets", "data", "encoders", "analysis", "training", "cli"]
+ORDER = ["routing", "layers", "nets", "data", "encoders", "analysis", "training", "demo", "cli"]
 IMPLEMENTATIONS = ["reference", "moments", "blocked"]
 CORE = ["routing", "layers", "nets"]
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {"credit": BLUE, "gradient times input": ORANGE, "random": FAINT}
-COLUMNS = ("left image", "used", "not used", "for, against", "by kind of part")
-LABEL, TOP, GAP = 250, 48, 6  # dots: beside the rows, above them, and between pictures
+COLUMNS = ("left\nimage", "used", "not\nused", "for,\nagainst", "by kind\nof part")
+TOP, ABOVE, SIDE, GAP = 84, 54, 192, 6  # dots: the columns' names, a row's label, about a picture, between pictures
 MOST_TOKENS = 48
 
 
@@ -38,23 +38,24 @@ def image_credits(rows: Sequence[Row]) -> "Figure":
     from matplotlib.figure import Figure
 
     side = rows[0].image.shape[-1]
-    zoom = max(1, round(144 / side))
-    cell = zoom * side + GAP
-    mosaic = np.zeros((len(rows) * cell - GAP, len(COLUMNS) * cell - GAP, 4))  # transparent
+    side *= max(1, round(SIDE / side))
+    down, right = ABOVE + side + GAP, side + GAP  # from one picture to the next
+    mosaic = np.zeros((len(rows) * down - GAP, len(COLUMNS) * right - GAP, 4))  # transparent
     for place, row in enumerate(rows):
+        top = place * down + ABOVE
         for column, picture in enumerate(_pictures(row)):
-            tile = mosaic[place * cell : (place + 1) * cell - GAP, column * cell : (column + 1) * cell - GAP]
-            tile[..., :3], tile[..., 3] = _enlarged(picture, zoom * side), 1
+            tile = mosaic[top : top + side, column * right : column * right + side]
+            tile[..., :3], tile[..., 3] = _enlarged(picture, side), 1
     height, width = mosaic.shape[:2]
-    figure = Figure(figsize=((LABEL + width) / DPI, (TOP + height) / DPI), dpi=DPI, facecolor="none")
-    axes = figure.add_axes((LABEL / (LABEL + width), 0, width / (LABEL + width), height / (TOP + height)))
+    figure = Figure(figsize=(width / DPI, (TOP + height) / DPI), dpi=DPI, facecolor="none")
+    axes = figure.add_axes((0, 0, 1, height / (TOP + height)))
     axes.imshow(mosaic, interpolation="nearest")
     axes.set_axis_off()
-    middle = (cell - GAP) / 2
     for place, row in enumerate(rows):
-        axes.text(-14, place * cell + middle, row.label, ha="right", va="center", fontsize=8.5, color=GREY)
+        axes.text(0, place * down + ABOVE - 8, row.label, va="bottom", fontsize=10.5, color=GREY)
     for column, name in enumerate(COLUMNS):
-        axes.text(column * cell + middle, -12, name, ha="center", va="bottom", fontsize=8.5, color=GREY)
+        middle = column * right + side / 2
+        axes.text(middle, -TOP / 2 + 6, name, ha="center", va="center", fontsize=10.5, color=GREY)
     return figure
 
 

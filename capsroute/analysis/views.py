@@ -158,10 +158,10 @@ def credits(answers: Answers, pairs: Pairs, network: "SmallNORB", album: Album) 
         rows = [_credited(answers, pairs, network, which) for which in chosen]
         if not rows:
             continue
-        said = "; ".join(row.label.replace("\n", " ") for row in rows)
+        said = "; ".join(row.label for row in rows)
         image = album.add(f"credit-{kind}", figures.png(image_credits(rows)), f"Credit of {kind} answers: {said}.")
         where = "Heat lies in the middle of the 29 x 29 pixels in which a part is found."
-        parts.append(figure([image], f"{CREDIT[kind]} {where}", wide=True))
+        parts.append(figure([image], f"{CREDIT[kind]} {where}"))
     return Section("What answers rest on", parts)
 
 
@@ -180,7 +180,7 @@ def _credited(answers: Answers, pairs: Pairs, network: "SmallNORB", which: int) 
 
 def _said(answers: Answers, which: int) -> str:
     true, taken, sureness = answers.said(which)
-    return f"{true}\n{sureness}" if answers.hit[which] else f"{true}\ntaken for {taken}\n{sureness}"
+    return f"{true} {sureness}" if answers.hit[which] else f"{true} taken for {taken} {sureness}"
 
 
 def _turned(pairs: Pairs, category: int, azimuths: np.ndarray) -> np.ndarray:

@@ -106,6 +106,7 @@ class Language:
     def report(self, run: RunFolder, scores: Tensor) -> Path:
         found, config = self.phrases("test"), self.config
         source = "Stanford Sentiment Treebank" if config.data == "sst" else "generated film reviews"
+        network = self.restore(run.model)
         return write_text_report(
             run.path,
             title=f"{config.experiment}: {source}, {config.classes} classes",
@@ -115,6 +116,8 @@ class Language:
             names=self.names,
             trained="on " + ("mixed-up (mixup) phrases" if config.mixup else "phrases"),
             held_out="whole sentences of the validation split, which were not trained on",
+            network=network if isinstance(network, SST) else None,
+            encoder=self.encoder() if isinstance(network, SST) else None,
             **run.story(),
         )
 

@@ -102,6 +102,7 @@ class Vision:
             pairs=self.pairs("test"),
             names=self.names,
             trained="on " + (" and ".join(how) + " images" if how else "images as they are"),
+            network=self.restore(run.model),
             **run.story(),
         )
 

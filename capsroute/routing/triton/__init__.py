@@ -9,7 +9,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,8 +26,8 @@ MOST_FEATURES = 64
 """Features of an input up to which the moment form's tiles fit registers."""
 MOST_OUTPUTS = 64
 """Outputs likewise."""
-FEW_PAIRS = 2**16
-"""Pairs of inputs and outputs up to which votes cost nothing to speak of, and are a little more exact."""
+FEW_PAIRS = 2**18
+"""Pairs of inputs and outputs below which votes serve: the moment form keeps two bits less, which only sums make up."""
 OLDEST = (8, 0)
 """Compute capability from which a GPU has what the kernels use."""
 
@@ -72,6 +72,21 @@ def reasons_against(case: Case) -> list[str]:
     return reasons
 
 
+class Inputs(NamedTuple):
+    """What is routed: samples one after the other, and the layer."""
+
+    a_inp: Tensor  # [n]
+    x: Tensor  # [n, c, d]
+    offsets: Tensor | None  # [b + 1], of packed samples
+    W: Tensor  # [i|1, j|1, d, h]
+    B: Tensor  # [i|1, j, c, h]
+    beta_use: Tensor  # [i|1, j|1]
+    beta_ign: Tensor  # [i|1, j|1]
+
+    def aligned(self) -> "Inputs":
+        return self._replace(**{name: aligned(t) for name, t in self._asdict().items() if t is not None})
+
+
 def mapped() -> bool:
     """Whether a transform of `torch.func` is at work; assumed where PyTorch does not tell."""
     return getattr(torch._C, "_are_functorch_transforms_active", lambda: True)()
@@ -82,28 +97,28 @@ def by_moments(sizes: Sizes, *params: Tensor) -> bool:
     features = sizes.c * (sizes.d * (sizes.d + 1) // 2 + sizes.d) + 1
     shared = all(p.shape[0] == 1 for p in params)
     small = features <= MOST_FEATURES and 1 < sizes.j <= MOST_OUTPUTS
-    return shared and small and sizes.b * sizes.i * sizes.j > FEW_PAIRS
+    return shared and small and sizes.b * sizes.i * sizes.j >= FEW_PAIRS
 
 
-def fwd(plan: Plan, sizes: Sizes, a_inp: Tensor, x: Tensor, offsets: Tensor | None, *params: Tensor) -> Any:
+def fwd(plan: Plan, sizes: Sizes, inputs: Inputs) -> tuple[Tensors, Tensors]:
     """Output capsules, and what the backward pass needs."""
-    a_inp, x, *params = (aligned(t) for t in (a_inp, x, *params))
-    if by_moments(sizes, *params):
+    inputs = inputs.aligned()
+    if by_moments(sizes, *inputs[3:]):
         from .moments import fwd
     else:
         from .votes_host import fwd
-    return fwd(plan, sizes, a_inp, x, offsets, *params)
+    return fwd(plan, sizes, *inputs)
 
 
-def bwd(plan: Plan, sizes: Sizes, douts: Tensors, inputs: Any, saved: Tensors) -> Tensors:
+def bwd(plan: Plan, sizes: Sizes, douts: Sequence[Tensor], inputs: Inputs, saved: Tensors) -> Tensors:
     """Gradients of `a_inp`, `x` and the parameters."""
-    douts = tuple(aligned(d) for d in douts)
-    inputs = tuple(t if t is None else aligned(t) for t in inputs)
+    da, dmu, dsig2 = (aligned(d) for d in douts)
+    inputs = inputs.aligned()
     if by_moments(sizes, *inputs[3:]):
         from .moments_bwd import bwd
     else:
         from .votes_host import bwd
-    return bwd(plan, sizes, *douts, *inputs, saved)
+    return bwd(plan, sizes, da, dmu, dsig2, *inputs, saved)
 
 
 def aligned(t: Tensor) -> Tensor:
@@ -117,7 +132,7 @@ class Route(Function):
 
     @staticmethod
     def forward(plan: Plan, sizes: Sizes, *inputs: Any) -> Tensors:  # pyright: ignore
-        outs, saved = fwd(plan, sizes, *inputs)
+        outs, saved = fwd(plan, sizes, Inputs(*inputs))
         return (*outs, *saved)
 
     @staticmethod
@@ -158,7 +173,7 @@ class RouteBackward(Function):
 
     @staticmethod
     def forward(plan: Plan, sizes: Sizes, *tensors: Any) -> Tensors:  # pyright: ignore
-        return bwd(plan, sizes, tensors[:3], tensors[3:10], tensors[10:])
+        return bwd(plan, sizes, tensors[:3], Inputs(*tensors[3:10]), tensors[10:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -179,7 +194,9 @@ def route_op(
     eps: float, sizes: list[int],
 ) -> list[Tensor]:  # fmt: skip
     """`Route` for graphs of `torch.compile`, which do not look inside."""
-    outs, saved = fwd(Plan(n_iters, gaussian, eps), Sizes(*sizes, False), a_inp, x, None, W, B, beta_use, beta_ign)
+    b, i, j, c, d, h = sizes
+    inputs = Inputs(a_inp, x, None, W, B, beta_use, beta_ign)
+    outs, saved = fwd(Plan(n_iters, gaussian, eps), Sizes(b, i, j, c, d, h, False), inputs)
     return apart([*outs, *saved])
 
 
@@ -189,9 +206,9 @@ def route_backward_op(
     sizes: list[int],
 ) -> list[Tensor]:  # fmt: skip
     """`RouteBackward` likewise."""
-    a_inp, x, *params = inputs
-    plan = Plan(n_iters, gaussian, eps)
-    return apart(bwd(plan, Sizes(*sizes, False), tuple(douts), (a_inp, x, None, *params), tuple(saved)))
+    b, i, j, c, d, h = sizes
+    whole = Inputs(inputs[0], inputs[1], None, *inputs[2:])
+    return apart(bwd(Plan(n_iters, gaussian, eps), Sizes(b, i, j, c, d, h, False), douts, whole, tuple(saved)))
 
 
 def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -257,7 +274,8 @@ def route_packed(
     eps: float,
 ) -> Capsules:
     """Route samples of different sizes, one after the other."""
-    sizes = Sizes(len(offsets) - 1, longest, B.shape[1], *mu_inp.shape[1:], B.shape[3], True)
+    _, d_cov, d_inp = mu_inp.shape
+    sizes = Sizes(len(offsets) - 1, longest, B.shape[1], d_cov, d_inp, B.shape[3], True)
     plan = Plan(n_iters, type(agreement) is Gaussian, eps)
     params = (p.float() for p in (W, B, beta_use, beta_ign))
     apply = Route.apply if mapped() else RoutePlain.apply

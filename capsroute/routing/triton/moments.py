@@ -192,7 +192,7 @@ def along_features(
     p_v, p_vv, b_one, p_W, o_j, o_k, p_first, p_second, stride_W, J: tl.constexpr, C: tl.constexpr,
     D: tl.constexpr, H: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """The reverse: coefficients of features `[j, k]` from those of one `[j]`, of votes and of their squares in memory."""
+    """The reverse: coefficients of features `[j, k]` from those of one `[j]`, and in memory of votes and squares."""
     PAIRS = D * (D + 1) // 2
     first, second = tl.load(p_first + o_k)[None, :, None], tl.load(p_second + o_k)[None, :, None]
     j, h = o_j[:, None, None], tl.arange(0, BLOCK_H)[None, None, :]
@@ -388,7 +388,7 @@ def models(
         tl.debug_barrier()
         b_total = tl.load(p_own + C * D)
         b_near = vote_of(p_own, p_W, o_j, o_v, stride_W, J, C, D, H, BLOCK_D)
-        b_D, b_m, _, b_sig2, b_B, b_a, _, _ = model_of(
+        _, b_m, _, b_sig2, b_B, b_a, _, _ = model_of(
             p_row, p_W, p_B, p_use, p_ign, b_total, b_near, o_j, o_v, eps, stride_W, stride_use, stride_ign,
             J, C, D, H, K, BLOCK_D,
         )  # fmt: skip

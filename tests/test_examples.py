@@ -1,0 +1,63 @@
+"""The programs of the how-to page run as printed, learn, and say what the page says of them."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import capsroute
+from conftest import ROOT
+
+EXAMPLES = ROOT / "examples"
+CHANCE = 1 / 3  # both examples have three classes
+ENCODER = Path(capsroute.__file__).parent / "weights/treebank/encoder"
+
+
+def run(name: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
+    """The numbers that an example prints, by the words before them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    found = re.findall(r"^(.+?):.*?([-+]?\d+\.\d+)", capsys.readouterr().out, flags=re.MULTILINE)
+    return {words: float(number) for words, number in found}
+
+
+def learned(said: dict[str, float]) -> bool:
+    """From chance to four in five: no sample this large gets there by luck."""
+    return abs(said["accuracy before"] - CHANCE) < 0.1 and said["accuracy after"] > 0.8
+
+
+def test_own_model(capsys: pytest.CaptureFixture[str]) -> None:
+    said = run("own_model.py", capsys)
+    assert learned(said)
+    shares = [said[f"iteration {k}"] for k in (1, 2, 3)]
+    assert shares[0] == pytest.approx(1 / 8, abs=0.01)  # all capsules alike
+    assert shares == sorted(shares)  # parts make up their minds
+    assert said["credit of a part"] > 0.2
+    assert said["credit of a stray part"] < said["credit of a part"] / 2
+
+
+def test_own_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = run("own_data.py", capsys, str(tmp_path))
+    assert learned(said)
+    assert said["accuracy of the saved network"] == said["accuracy after"]
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_the_pages_lines_for_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the encoder that is at hand, in place of one from the hub."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto.md").read_text(), flags=re.DOTALL)
+    (texts,) = (block for block in blocks if "Encoder(" in block)
+    shown = '"sentence-transformers/all-MiniLM-L6-v2"'
+    assert shown in texts
+    exec(texts.replace(shown, repr(str(ENCODER))), {})
+    rows = re.findall(r"\[(\d\.\d+(?:e-?\d+)?), +(\d\.\d+(?:e-?\d+)?)\]", capsys.readouterr().out)
+    assert [float(b) > 0.5 for _, b in rows] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("name", ["own_model.py", "own_data.py"])
+def test_the_page_shows_the_whole_example_which_is_short(name: str) -> None:
+    assert f'--8<-- "examples/{name}"' in (ROOT / "docs/howto.md").read_text()
+    assert len((EXAMPLES / name).read_text().splitlines()) < 80
