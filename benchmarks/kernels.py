@@ -31,7 +31,7 @@ CASES = {
 }
 SLOW = 10**9
 """Votes from which a case is repeated less."""
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "case", "impl", "eager_p50_ms", "eager_p20_ms", "eager_p80_ms", "captured_ms", "peak_mib", "of_it_gradients_mib",
 )  # fmt: skip
 
@@ -92,7 +92,8 @@ def measure(name: str, impl: str) -> dict[str, Any]:
 def main(
     only: Annotated[str | None, typer.Option(help="Compile this case alone, and measure nothing.")] = None,
     impls: Annotated[str, typer.Option(help="Implementations, with commas.")] = "triton,reference",
-    out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results/kernels")] = RESULTS / "kernels",
+    out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results/kernels")] = RESULTS
+    / "kernels",
     commit: Annotated[str | None, typer.Option(help="Commit to record where git cannot tell.")] = None,
 ) -> None:
     """Write kernels.csv and kernels.json."""

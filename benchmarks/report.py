@@ -100,8 +100,8 @@ class Kernels:
         captured = compared(plain["captured_ms"] / fused["captured_ms"], "faster", "slower", "as fast")
         memory = compared(plain["peak_mib"] / fused["peak_mib"], "less memory", "more memory", "the same memory")
         return (
-            f"- `{name.replace(', ', '`, ')}, by fused kernels on {self.machine}: **{gain} in {memory}**, and {captured}"
-            f" where both are captured in a CUDA graph, from `{_relative(self.path, base)}`."
+            f"- `{name.replace(', ', '`, ')}, by fused kernels on {self.machine}: **{gain} in {memory}**, and"
+            f" {captured} where both are captured in a CUDA graph, from `{_relative(self.path, base)}`."
         )
 
     def table(self, base: Path) -> str:
@@ -115,8 +115,9 @@ class Kernels:
             lines.append([name, before, *times, size(fused["peak_mib"])])
         named = self.origin["versions"]
         text = [
-            f"**{self.machine}**, fused kernels, PyTorch {named['torch']}, Triton {named.get('triton', 'unknown')}: median"
-            " time of a call waited for, then of one that a graph holds; peak memory above the inputs, gradients included.",
+            f"**{self.machine}**, fused kernels, PyTorch {named['torch']}, Triton {named.get('triton', 'unknown')}:"
+            " median time of a call waited for, then of one that a graph holds; peak memory above the inputs, gradients"
+            " included.",
             "\n".join(f"| {' | '.join(line)} |" for line in lines),
             f"From `{_relative(self.path, base)}`, commit {self.origin['commit'][:12]}, by `{self.origin['command']}`"
             + (f"; {self.origin['note']}." if "note" in self.origin else "."),

@@ -17,6 +17,10 @@ from .case import Case
 from .packing import checked_lengths, grouped
 
 
+Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""`a_inp`, `mu_inp`, `W`, `B`, `beta_use` and `beta_ign`."""
+
+
 class Impl(NamedTuple):
     """One implementation: what keeps it from a case, and how it routes."""
 
@@ -128,7 +132,7 @@ def route_packed(
     for group in groups:
         a, mu = a_inp[group.inputs], mu_inp[group.inputs]
         a, mu = a.masked_fill(~group.mask, -torch.inf), mu.masked_fill(~group.mask[..., None, None], 0.0)
-        parts.append(route(a, mu, *tensors[2:], n_iters=n_iters, agreement=model, eps=eps, impl=impl))
+        parts.append(route(a, mu, W, B, beta_use, beta_ign, n_iters=n_iters, agreement=model, eps=eps, impl=impl))
     back = torch.cat([group.samples for group in groups]).argsort()
     return Capsules(*(torch.cat(ts)[back] for ts in zip(*parts, strict=True)))
 
@@ -163,18 +167,18 @@ def _chosen(impl: str, case: Case) -> str:
     return impl
 
 
-def _widen(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _widen(tensors: tuple[Tensor, ...]) -> Arguments:
     """Likewise, and to the loop's precision, capsules bounded so that no square overflows."""
     dtype = torch.promote_types(_common_dtype(tensors), torch.float32)
     largest = torch.finfo(dtype).max ** (1 / 4)
-    a_inp, mu_inp, *params = _expand(tuple(t.to(dtype) for t in tensors))
-    return a_inp, mu_inp.clamp(-largest, largest), *params
+    a_inp, mu_inp, W, B, beta_use, beta_ign = _expand(tuple(t.to(dtype) for t in tensors))
+    return a_inp, mu_inp.clamp(-largest, largest), W, B, beta_use, beta_ign
 
 
-def _expand(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _expand(tensors: tuple[Tensor, ...]) -> Arguments:
     """To the shapes implementations expect."""
-    a_inp, mu_inp, *params = tensors
-    W, B, beta_use, beta_ign = params
+    a_inp, mu_inp, W, B, beta_use, beta_ign = tensors
+    params = W, B, beta_use, beta_ign
     n_out, n_beta = max(p.shape[1] for p in params), max(beta_use.shape[0], beta_ign.shape[0])
     return a_inp, mu_inp, W, B.expand(-1, n_out, -1, -1), beta_use.expand(n_beta, -1), beta_ign.expand(n_beta, -1)
 
