@@ -440,7 +440,8 @@ def _devices() -> Table:
 
 def _implementations(device: str, agreement: str) -> tuple[Table, str]:
     title = f"Implementations on {device}"
-    table = Table("shape", "inputs", "outputs", "capsules", *IMPLS, title=title, box=SIMPLE_HEAD, pad_edge=False)
+    columns = "shape", "inputs → outputs", "capsules", *IMPLS
+    table = Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     notes: list[str] = []
     for name, shape in SHAPES.items():
         case = shape.case(agreement, device)
@@ -450,7 +451,7 @@ def _implementations(device: str, agreement: str) -> tuple[Table, str]:
             notes += [reason for reason in reasons if reason not in notes]
             numbers = ", ".join(str(notes.index(reason) + 1) for reason in reasons)
             cells.append(f"no ({numbers})" if reasons else "auto" if impl == pick(case) else "yes")
-        inputs = f"{shape.batch} x {shape.n_inp:,}" + (" fixed" if shape.fixed_inp else "")
-        sizes = f"{shape.d_cov}x{shape.d_inp} to {shape.d_cov}x{shape.d_out}"
-        table.add_row(name, inputs, f"{shape.n_out:,}", sizes, *cells)
+        sizes = f"{shape.batch} x {shape.n_inp:,} → {shape.n_out:,}"
+        capsules = f"{shape.d_cov}x{shape.d_inp} → {shape.d_cov}x{shape.d_out}"
+        table.add_row(name, sizes, capsules, *cells)
     return table, "\n".join(f"({k}) {note}" for k, note in enumerate(notes, start=1))

@@ -102,8 +102,8 @@ def write_text_report(
         names: The classes' names, in the order of the scores, from one end of their scale to the other.
         trained: On what texts training was measured, in words, such as `on phrases as they are`.
         held_out: What the validation log was measured on, in words.
-        network: What gave the scores, to show what some of its answers rest on; its encoder is needed too.
-        encoder: The network's encoder.
+        network: What gave the scores, to show what some of its answers rest on.
+        encoder: The network's encoder; without it the page says why it cannot show that.
     """
     answers = _answers(scores, label, names, "sentences", "label")
     if len(texts) != len(answers.true):
@@ -117,11 +117,7 @@ def write_text_report(
         *([language.steps_off(answers, album)] if len(names) > 2 else []),
         language.by_length_and_negation(answers, texts, album),
         language.mistakes(answers, texts),
-        *(
-            [language.credits(answers, texts, network, encoder, album)]
-            if network is not None and encoder is not None
-            else []
-        ),
+        *([language.credits(answers, texts, network, encoder, album)] if network is not None else []),
         language.samples(answers, texts),
         schedule(training, album),
         settings(config, versions),

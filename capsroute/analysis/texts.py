@@ -156,8 +156,11 @@ def samples(answers: Answers, texts: Sequence[str]) -> Section:
     return Section("Sample sentences", [paragraph(sentence), _with_answers("Samples", answers, texts, chosen)])
 
 
-def credits(answers: Answers, texts: Sequence[str], network: "SST", encoder: "Encoder", album: Album) -> Section:
+def credits(answers: Answers, texts: Sequence[str], network: "SST", encoder: "Encoder | None", album: Album) -> Section:
     """Which tokens, at which depth, spoke for the class predicted: right answers and wrong ones."""
+    title = "What answers rest on"
+    if encoder is None:
+        return Section(title, [paragraph("Left out, because the encoder of this network could not be loaded.")])
     parts = [
         paragraph(
             "Words are coloured by what their hidden states, of all depths together, did for the odds of the class "
@@ -173,7 +176,7 @@ def credits(answers: Answers, texts: Sequence[str], network: "SST", encoder: "En
             for place, k in enumerate(chosen, 1)
         ]
         parts += [paragraph(CREDIT[kind]), *shown] if shown else []
-    return Section("What answers rest on", parts)
+    return Section(title, parts)
 
 
 def _credited(

@@ -16,7 +16,6 @@ from .capsules import Capsules, Step
 from .case import Case
 from .packing import checked_lengths, grouped
 
-
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 """`a_inp`, `mu_inp`, `W`, `B`, `beta_use` and `beta_ign`."""
 

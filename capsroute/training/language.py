@@ -1,5 +1,6 @@
 """Judging sentences by the hidden states of a frozen transformer: those of SST, or generated ones."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from ..analysis.report import write_text_report
 from ..data import folder
 from ..data.trees import POLARITIES, SENTIMENTS, Phrases
 from ..encoders import Embeddings, Encoder, embed
+from ..errors import UserError
 from ..nets import SST, AttentionPooling, LinearProbe
 from .config import Config
 from .runs import RunFolder
@@ -106,7 +108,10 @@ class Language:
     def report(self, run: RunFolder, scores: Tensor) -> Path:
         found, config = self.phrases("test"), self.config
         source = "Stanford Sentiment Treebank" if config.data == "sst" else "generated film reviews"
-        network = self.restore(run.model)
+        network, encoder = self.restore(run.model), None
+        if isinstance(network, SST):
+            with suppress(UserError):  # scores are kept, so a run can be reported where its encoder is not
+                encoder = self.encoder()
         return write_text_report(
             run.path,
             title=f"{config.experiment}: {source}, {config.classes} classes",
@@ -117,7 +122,7 @@ class Language:
             trained="on " + ("mixed-up (mixup) phrases" if config.mixup else "phrases"),
             held_out="whole sentences of the validation split, which were not trained on",
             network=network if isinstance(network, SST) else None,
-            encoder=self.encoder() if isinstance(network, SST) else None,
+            encoder=encoder,
             **run.story(),
         )
 
