@@ -37,15 +37,14 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@torch.compiler.assume_constant_result
-def reason_against_machine(device: str) -> str:
-    """What this machine lacks, if anything."""
+FOUND: dict[str, str] = {}
+"""By device, what this machine lacks; empty if nothing."""
+
+
+def look(device: str) -> None:
+    """Find out what this machine lacks, which a graph being captured cannot do."""
     if device not in FOUND:
         FOUND[device] = _look(device)
-    return FOUND[device]
-
-
-FOUND: dict[str, str] = {}
 
 
 def _look(device: str) -> str:
@@ -61,7 +60,9 @@ def _look(device: str) -> str:
 
 def reasons_against(case: Case) -> list[str]:
     """Needs Triton and a GPU, one of the two models of agreement, and at most float32."""
-    machine = reason_against_machine(case.device)
+    if not case.compiling:
+        look(case.device)
+    machine = FOUND.get(case.device, "nothing was routed, and no layer made, before the graph was captured")
     reasons = [machine] if machine else []
     if type(case.agreement) not in (Gaussian, KMeans):
         reasons.append(f"agreement {case.agreement.name!r} has no kernel")
