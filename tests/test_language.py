@@ -315,6 +315,7 @@ def test_the_record_and_the_report(given: dict[str, Any], tmp_path: Path) -> Non
     assert all(name in words for name in task.names)
     assert "the cast is a joy" in words
     assert "Stanford Sentiment Treebank" in words
+    assert "What answers rest on" in words
     assert result.total == 4
     scores, again = scored_test(RunFolder(tmp_path), task, fabric, progress=False)
     assert again == result

@@ -59,7 +59,7 @@ def served(host: str = "127.0.0.1", port: int = 0, *, open_page: bool = False) -
             page.launch(
                 server_name=host, server_port=number, inbrowser=open_page, share=False, quiet=True,
                 prevent_thread_lock=True, max_file_size=vision.MAX_BYTES, ssr_mode=False, pwa=False, mcp_server=False,
-                enable_monitoring=False, run_history=False, footer_links=[], css_paths=CSS,
+                enable_monitoring=False, run_history=False, footer_links=[], css_paths=CSS, state_session_capacity=20,
                 theme=gr.themes.Default(primary_hue="blue", font=plain, font_mono=["ui-monospace", "monospace"]),
             )  # fmt: skip
             yield f"http://{host}:{number}"
