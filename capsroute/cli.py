@@ -2,10 +2,8 @@
 
 import dataclasses
 import gc
-import importlib.metadata
 import json
 import os
-import platform
 import signal
 import sys
 import threading
@@ -22,9 +20,7 @@ from rich.table import Table
 
 from .errors import StoppedError, UserError
 from .pretrained import HOME, SHIPPED, encoder_of
-from .routing import IMPLS, pick
 from .routing.agreement import AGREEMENTS
-from .testing import SHAPES
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -413,45 +409,6 @@ def info(
         kind = torch.device(device).type
     except RuntimeError:
         raise typer.BadParameter(f"device: expected a name such as cpu, cuda or mps, got {device!r}") from None
-    Console().print(_versions(), _devices(), *_implementations(kind, agreement))
+    from .about import devices, implementations, versions
 
-
-def _versions() -> Table:
-    table = Table("package", "version", title="Versions")
-    table.add_row("python", platform.python_version())
-    for package in ("capsroute", "torch", "numpy", "triton", "onnx", "onnxruntime"):
-        try:
-            table.add_row(package, importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            table.add_row(package, "not installed")
-    return table
-
-
-def _devices() -> Table:
-    table = Table("device", "what", title="Devices", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_row("cpu", f"{torch.get_num_threads()} threads")
-    for k in range(torch.cuda.device_count()):
-        memory = torch.cuda.get_device_properties(k).total_memory / 2**30
-        table.add_row(f"cuda:{k}", f"{torch.cuda.get_device_name(k)}, {memory:.0f} GiB")
-    if torch.backends.mps.is_available():
-        table.add_row("mps", "Apple GPU")
-    return table
-
-
-def _implementations(device: str, agreement: str) -> tuple[Table, str]:
-    title = f"Implementations on {device}"
-    columns = "shape", "inputs → outputs", "capsules", *IMPLS
-    table = Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    notes: list[str] = []
-    for name, shape in SHAPES.items():
-        case = shape.case(agreement, device)
-        cells = []
-        for impl, row in IMPLS.items():
-            reasons = row.reasons_against(case)
-            notes += [reason for reason in reasons if reason not in notes]
-            numbers = ", ".join(str(notes.index(reason) + 1) for reason in reasons)
-            cells.append(f"no ({numbers})" if reasons else "auto" if impl == pick(case) else "yes")
-        sizes = f"{shape.batch} x {shape.n_inp:,} → {shape.n_out:,}"
-        capsules = f"{shape.d_cov}x{shape.d_inp} → {shape.d_cov}x{shape.d_out}"
-        table.add_row(name, sizes, capsules, *cells)
-    return table, "\n".join(f"({k}) {note}" for k, note in enumerate(notes, start=1))
+    Console().print(versions(), devices(), *implementations(kind, agreement))

@@ -10,20 +10,17 @@ import triton.language as tl
 from torch import Tensor
 
 from .grid import programs_at_once, run_phases, wait_for_all
-from .moments import (
+from .moments import TILES, cut, features, fixed
+from .moments_tile import (
     BLOCK_J,
     LARGEST,
-    TILES,
     along_features,
     along_votes,
     assign,
     capsules,
     coefficients,
-    cut,
     dot,
     factors,
-    features,
-    fixed,
     gates,
     model_of,
     power,
