@@ -190,6 +190,16 @@ def test_inside_a_captured_graph() -> None:
         torch.testing.assert_close(t.grad, expected[name].grad, msg=name)
 
 
+def test_exported_graphs_do_without() -> None:
+    inputs = {name: t.detach() for name, t in make_inputs(SHARED, device=DEVICE).items()}
+    layer = Routing(SHARED.d_cov, SHARED.d_inp, SHARED.d_out, n_out=SHARED.n_out, impl="triton").to(DEVICE)
+    with pytest.raises(ValueError, match="exported graph"):
+        torch.export.export(layer, (inputs["a_inp"], inputs["mu_inp"]))
+    layer.impl = "auto"
+    graph = torch.export.export(layer, (inputs["a_inp"], inputs["mu_inp"])).graph
+    assert not any("capsroute" in str(node.target) for node in graph.nodes)
+
+
 def test_auto_picks_it_on_a_gpu_alone() -> None:
     assert {pick(shape.case(device="cpu")) for shape in SHAPES.values()} <= {"reference", "moments", "blocked"}
     if DEVICE == "cuda":

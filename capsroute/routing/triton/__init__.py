@@ -68,6 +68,8 @@ def reasons_against(case: Case) -> list[str]:
         reasons.append(f"agreement {case.agreement.name!r} has no kernel")
     if case.dtype == torch.float64:
         reasons.append("it computes in float32, the tensors are float64")
+    if case.compiling and torch.compiler.is_exporting():
+        reasons.append("an exported graph has to run without it")
     if not isinstance(case.n_samples * case.n_inp * case.n_out, int):
         reasons.append("its tiles need sizes that are known when a graph is captured")
     return reasons
