@@ -6,7 +6,7 @@ before; when all have, a single pass takes every iteration's share of the votes'
 
 # constants are of any type to the compiler, and none to pyright
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
-# pyright: reportOperatorIssue=false
+# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 from typing import Any, NamedTuple
 

@@ -5,7 +5,7 @@
 
 # constants are of any type to the compiler, and none to pyright
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
-# pyright: reportOperatorIssue=false
+# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 from typing import Any, NamedTuple
 
