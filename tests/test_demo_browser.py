@@ -52,7 +52,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home, temporary = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("temporary")
     command = [sys.executable, "-m", "capsroute", "demo", "--port", "0", "--no-open"]
     environment = os.environ | {"TMPDIR": str(temporary), "HOME": str(home), "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home, env=environment)
+    # what starts tests in the background may have them ignore Ctrl-C, and children inherit it
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home, env=environment, preexec_fn=heed)
     try:
         assert process.stdout is not None
         address = process.stdout.readline().split(" ")[0].strip()
