@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,6 @@ from capsroute.training.language import TextSource
 from capsroute.training.loop import Loop
 from capsroute.training.machine import Machine
 from capsroute.training.runs import RunFolder
-from capsroute.training.step import CapturedStep
 
 
 def milliseconds(go: Callable[[], object], n: int = 200) -> float:
@@ -39,22 +39,20 @@ def main() -> None:
     task = task_of(change(config_of("sst5"), sys.argv[1:]))
     loop = Loop(task, RunFolder(Path(tempfile.mkdtemp())), machine, fabric, None)
     assert isinstance(loop.source, TextSource)
-    plan = loop._plan(0)
-    captured = CapturedStep(loop.plain, plan.batch(0))
-    loop.plain.samples(captured.batch)  # lets libraries allocate before the capture
+    step = loop._step()
+    if loop.obstacle:
+        raise RuntimeError(loop.obstacle)
+    assert step.plan is not None
+    fetch = partial(loop.gradients.fetch, step.plan, step.at[:1])
+    fetch()  # lets libraries allocate before the capture
     torch.cuda.synchronize()
     fetching = torch.cuda.CUDAGraph()
     with torch.cuda.graph(fetching):
-        kept = loop.plain.samples(captured.batch)
-
-    def step() -> None:
-        loop._advance(captured, plan.batch(loop.step_number % loop.per_epoch))
-        loop.filled = 0
+        kept = fetch()
 
     times = {
         "longest": loop.source.embeddings.longest,
-        "whole step ms": milliseconds(step),
-        "graph ms": milliseconds(captured.graph.replay),
+        "whole step ms": milliseconds(partial(loop._advance, step)),
         "embeddings and mixing alone ms": milliseconds(fetching.replay),
         "peak MiB": round(torch.cuda.max_memory_allocated() / 2**20),
     }

@@ -65,10 +65,15 @@ def test_a_plan_is_made_of_the_seed_and_the_epoch_alone() -> None:
 
 def test_a_plan_uses_each_sample_at_most_once() -> None:
     plan = plan_epoch(Regime(), 103, seed=0, epoch=0, n_noise=2)
-    assert plan.rows.shape == (5, 20)  # three samples are left out
-    assert len(plan.rows.unique()) == 100
-    assert torch.equal(plan.partner.sort(1).values, torch.arange(20).expand(5, 20))
-    assert plan.noise.shape == (5, 20, 2)
+    assert plan.rows.shape == (5, 2, 20)  # three samples are left out
+    own, partner = plan.rows.unbind(1)
+    assert len(own.unique()) == 100
+    assert torch.equal(partner.sort(1).values, own.sort(1).values)
+    assert not torch.equal(partner, own)
+    assert plan.noise.shape == (5, 2, 20, 2)
+    by_row = dict(zip(own.flatten().tolist(), plan.noise[:, 0].flatten(0, 1), strict=True))  # a partner keeps its own
+    expected = torch.stack([by_row[row] for row in partner.flatten().tolist()]).view(5, 20, 2)
+    assert torch.equal(plan.noise[:, 1], expected)
     assert plan.noise.min() >= 0
     assert plan.noise.max() < 1
 

@@ -1,13 +1,12 @@
 """One loop for every network: on a CPU, a GPU, or many, it learns the same, and it can stop and go on anywhere."""
 
-import copy
 import dataclasses
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from lightning.fabric import Fabric
@@ -21,7 +20,8 @@ from .guide import Guided
 from .machine import Machine, describe
 from .regime import Plan, plan_epoch
 from .runs import RunFolder
-from .step import CapturedStep, PlainStep, Step, why_not_captured
+from .snapshot import Snapshot
+from .step import Gradients, PlainStep, WholeStep, why_not_captured
 from .task import Source, Task
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ class Loop:
             share_batch_statistics(self.network)
         guided = Guided(self.network, len(task.names)) if self.config.guide else None
         self.learner = (guided or self.network).to(fabric.device)
-        self.obstacle = why_not_captured(fabric, self.source)
-        compiled = machine.compiles(fabric.device, self.source.one_size) and not guided
-        module = torch.compile(self.learner, dynamic=not self.source.one_size) if compiled else self.learner
+        compiles = machine.compiles(fabric.device, self.source.one_size)
+        module = self.learner
+        if compiles and not guided:
+            module = torch.compile(self.learner, dynamic=not self.source.one_size)
         self.wrapped = fabric.setup_module(module)  # pyright: ignore[reportArgumentType]
         self.optimizer = self.config.optimizer(self.learner)
 
@@ -82,9 +83,20 @@ class Loop:
                 f"batch_size: expected at most the {len(self.source)} samples, got {self.config.batch_size}"
             )
         self.steps = self.config.epochs * self.per_epoch
-        self.plain = PlainStep(fabric, self.wrapped, self.source, self.config.batch_size, guided, self.config.guide)
+        self.gradients = Gradients(
+            fabric,
+            self.wrapped,
+            self.source,
+            self.config.batch_size,
+            guided=guided,
+            guide=self.config.guide,
+            compiled=compiles and self.source.one_size and self.source.resident,
+        )
+        self.obstacle = why_not_captured(fabric, self.source, self.learner)
         self.step_number, self.seconds, self.filled = 0, 0.0, 0
-        self.record = torch.zeros(self.config.log_every, 2, device=fabric.device)  # loss and accuracy of the open row
+        self.record = torch.zeros(self.per_epoch, 2, device=fabric.device)  # loss and accuracy of the epoch's steps
+        self.began, self.snapshot = 0.0, None
+        self.closed: tuple[dict[str, Any], Tensor] | None = None  # a row of the log: when, and its steps
         self.board: Any = None
 
     def _source(self, split: str) -> Source:
@@ -97,8 +109,8 @@ class Loop:
         """Open the run's folder, or continue what it holds."""
         if resume and self.run.checkpoint.exists():
             record, facts = checkpoint.load(self.run.checkpoint, self.learner, self.optimizer)
-            self.record[: len(record)] = record.to(self.record)
             self.step_number, self.seconds, self.filled = facts["step"], facts["seconds"], len(record)
+            self._open_row().copy_(record)
         self.fabric.barrier()
         if not self.fabric.is_global_zero:
             return
@@ -120,35 +132,33 @@ class Loop:
         """All steps that are left."""
         from .display import Display
 
-        step: Step = self.plain
-        plan, planned = self._plan(self.step_number // self.per_epoch), self.step_number // self.per_epoch
-        if self.obstacle is None and self.step_number < self.steps:
-            step = CapturedStep(self.plain, plan.batch(0))
+        if self.step_number == self.steps:
+            return
+        step = self._step()
         if self.console:
             how = f"step by step ({self.obstacle})" if self.obstacle else "as one captured graph"
             self.console.print(
                 f"{self.run.path}: {self.steps - self.step_number:,} steps {how} on {self.fabric.device}"
             )
         display = Display(self.console, self.steps, self.step_number, self.per_epoch) if self.console else None
-        saved = began = time.monotonic()
-        before, snapshot = self.seconds, self._snapshot()
+        saved = time.monotonic()
+        self.began = saved - self.seconds
+        self._keep(step)
         with interruptible() as stop, display or nullcontext():
             while self.step_number < self.steps:
-                epoch, k = divmod(self.step_number, self.per_epoch)
-                if epoch != planned:
-                    plan, planned = self._plan(epoch), epoch
-                self._advance(step, plan.batch(k))
-                self.seconds = before + time.monotonic() - began
-                if self.filled == self.config.log_every or k + 1 == self.per_epoch:
-                    self._check(snapshot)
-                    self._log(display)
-                    snapshot = self._snapshot()
+                self._advance(step)
+                self._log(display)  # while the device computes
+                if self.filled == self.config.log_every or self.step_number % self.per_epoch == 0:
+                    self._close(step)
                 if self._validation_due():
+                    self._rows(step)
+                    self._log(display)
                     self._validate(display)
                 asked = self._asked(stop())
                 if asked or self.step_number == self.steps or self._save_due(time.monotonic() - saved):
-                    self._check(snapshot)
-                    self._save()
+                    self._rows(step)
+                    self._log(display)
+                    self._save(step)
                     saved = time.monotonic()
                 if asked and self.step_number < self.steps:
                     again = f"go on with: capsroute train --resume {self.run.path}"
@@ -167,18 +177,54 @@ class Loop:
         self.fabric.barrier()
         return self.run.read_json("run.json")
 
-    def _advance(self, step: Step, batch: Plan) -> None:
-        self.config.turn_to(self.optimizer, self.step_number, self.steps)
-        self.record[self.filled] = step(batch)
-        self.optimizer.step()
+    def _step(self) -> PlainStep:
+        """The whole of a step as a captured graph, or plain calls where there is an obstacle to that."""
+        arguments = self.gradients, self.optimizer, self.config, self.steps, self.record
+        if self.obstacle is None:
+            step = WholeStep(*arguments)
+            step.open(self._plan(self.step_number // self.per_epoch), self.step_number)
+            try:
+                step.capture()
+                return step
+            except RuntimeError as error:  # one that has nothing to do with capturing comes again
+                self.obstacle = f"it cannot be captured: {str(error).splitlines()[0]}"
+        return PlainStep(*arguments)
+
+    def _advance(self, step: PlainStep) -> None:
+        epoch, k = divmod(self.step_number, self.per_epoch)
+        if k == 0 or step.number != self.step_number:
+            step.open(self._plan(epoch), self.step_number)
+        step()
         self.step_number += 1
         self.filled += 1
 
     def _plan(self, epoch: int) -> Plan:
-        numbers = plan_epoch(
+        return plan_epoch(
             self.config, len(self.source), seed=self.config.seed, epoch=epoch, n_noise=self.source.n_noise
         )
-        return numbers.to(self.fabric.device)
+
+    def _open_row(self) -> Tensor:
+        """Loss and accuracy of the steps since the log's last row, [filled, 2]."""
+        end = (self.step_number - 1) % self.per_epoch + 1
+        return self.record[end - self.filled : end]
+
+    def _rows(self, step: PlainStep) -> Tensor:
+        """The same on the CPU, of all processes, and checked; it waits for the device, so the clock is read here."""
+        rows = self._open_row().clone()
+        if self.filled:
+            rows = self.fabric.all_reduce(rows, reduce_op="mean")
+            assert isinstance(rows, Tensor)
+        rows = rows.cpu()
+        self.seconds = time.monotonic() - self.began
+        if not rows[:, 0].isfinite().all():
+            self._fail(step, rows)
+        return rows
+
+    def _close(self, step: PlainStep) -> None:
+        """End a row of the log, to be written while the device is busy again."""
+        rows = self._rows(step)
+        self.closed, self.filled = (self._now(), rows), 0
+        self._keep(step)
 
     def _asked(self, stop: bool) -> bool:
         """Whether any process was asked to stop; several agree on it where a row ends, for it costs an exchange."""
@@ -196,21 +242,22 @@ class Loop:
         return self.held_out is not None and (passed or self.step_number == self.steps)
 
     def _log(self, display: "Display | None") -> None:
-        """Close a row of the log: mean and deviation over its batches."""
-        rows = self.fabric.all_reduce(self.record[: self.filled].clone(), reduce_op="mean")
-        assert isinstance(rows, Tensor)
-        loss, accuracy = rows.cpu().unbind(1)
-        lr, beta1 = self.config.cycle(self.step_number - 1, self.steps)
-        self.filled = 0
+        """Write the row that was closed, if any: mean and deviation over its batches."""
+        if self.closed is None:
+            return
+        now, rows = self.closed
+        self.closed = None
         if not self.fabric.is_global_zero:
             return
+        loss, accuracy = rows.unbind(1)
+        lr, beta1 = self.config.cycle(now["step"] - 1, self.steps)
         row = {"loss": loss.mean().item(), "accuracy": accuracy.mean().item(), "lr": lr}
         spread = {"loss_sd": deviation(loss), "accuracy_sd": deviation(accuracy)}
-        self.run.training.add(**self._now(), **row, **spread, beta1=beta1)
+        self.run.training.add(**now, **row, **spread, beta1=beta1)
         if self.board:
-            self.board.log_metrics({f"train/{name}": v for name, v in row.items()}, step=self.step_number)
+            self.board.log_metrics({f"train/{name}": v for name, v in row.items()}, step=now["step"])
         if display:
-            display.update(self.step_number, **row)
+            display.update(now["step"], **row)
 
     def _validate(self, display: "Display | None") -> None:
         assert self.held_out is not None
@@ -224,41 +271,43 @@ class Loop:
         if display:
             display.validated(self.step_number, loss=row["loss"], accuracy=row["accuracy"], seconds=self.seconds)
 
-    def _now(self) -> dict[str, float]:
+    def _now(self) -> dict[str, Any]:
         epoch = self.step_number / self.per_epoch
         return {"step": self.step_number, "epoch": round(epoch, 6), "seconds": round(self.seconds, 3)}
 
-    def _save(self) -> None:
+    def _save(self, step: PlainStep) -> None:
+        step.settle()
         if self.fabric.is_global_zero:
             facts = {"step": self.step_number, "seconds": self.seconds, "config": dataclasses.asdict(self.config)}
-            checkpoint.save(self.run.checkpoint, self.learner, self.optimizer, self.record[: self.filled], facts)
+            checkpoint.save(self.run.checkpoint, self.learner, self.optimizer, self._open_row(), facts)
         self.fabric.barrier()
 
-    def _snapshot(self) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
-        """The state to run steps again from, should one of them fail."""
-        weights = {name: t.clone() for name, t in self.learner.state_dict().items()}
-        return self.step_number, self.filled, weights, copy.deepcopy(self.optimizer.state_dict())
+    def _keep(self, step: PlainStep) -> None:
+        """Keep the state to run steps again from, should one of them fail."""
+        self.kept = self.step_number, self.filled
+        if self.snapshot is None:
+            self.snapshot = Snapshot(step.state())
+        self.snapshot.take()
 
-    def _check(self, snapshot: tuple[int, int, dict[str, Any], dict[str, Any]]) -> None:
+    def _fail(self, step: PlainStep, rows: Tensor) -> NoReturn:
         """Stop at a loss that is not finite, with the state just before it and its batch on disk."""
-        fine = self.record[: self.filled, 0].isfinite().cpu()
-        if fine.all():
-            return
-        first, filled, weights, state = snapshot
-        bad = first + int((~fine[filled:]).int().argmax())
-        self.learner.load_state_dict(weights)
-        self.optimizer.load_state_dict(state)
-        self.step_number, self.filled = first, filled
+        assert self.snapshot is not None
+        self.snapshot.restore()
+        self.step_number, self.filled = self.kept
+        bad = self.step_number + int((~rows[self.filled :, 0].isfinite()).int().argmax())
+        step.number = self.step_number
+        step.settle()
+        plain = PlainStep(self.gradients, self.optimizer, self.config, self.steps, self.record)
         while self.step_number < bad:
-            epoch, k = divmod(self.step_number, self.per_epoch)
-            self._advance(self.plain, self._plan(epoch).batch(k))
+            self._advance(plain)
         epoch, k = divmod(bad, self.per_epoch)
-        batch = self._plan(epoch).batch(k)
-        inputs = self.plain.samples(batch)[0]
-        facts = {"step": bad, "epoch": epoch, "batch": k, "rows": batch.rows.tolist()}
+        plan, at = self._plan(epoch).to(self.fabric.device), torch.tensor([k], device=self.fabric.device)
+        batch = plan.batch(at)
+        inputs = self.gradients.samples(plan, at)[0]
+        facts = {"step": bad, "epoch": epoch, "batch": k, "rows": batch.rows[0].tolist()}
         facts["weights finite"] = all(bool(p.isfinite().all()) for p in self.network.parameters())
         extra = {f"inputs.{i}": x for i, x in enumerate(inputs)} | {f"plan.{n}": t for n, t in batch._asdict().items()}
-        checkpoint.save(self.run.failure, self.learner, self.optimizer, self.record[: self.filled], facts, **extra)
+        checkpoint.save(self.run.failure, self.learner, self.optimizer, self._open_row(), facts, **extra)
         raise NonFiniteLossError(
             f"the loss of step {bad:,} (epoch {epoch + 1}, batch {k + 1}) is not finite; the state before it and "
             f"the batch are in {self.run.failure}. A lower lr_max may help."

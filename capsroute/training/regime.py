@@ -61,15 +61,15 @@ class Regime:
 
 
 class Plan(NamedTuple):
-    """An epoch's whole batches: s steps of b samples, the last incomplete batch left out."""
+    """An epoch's whole batches: s steps of b samples, each mixed with another; the last incomplete batch left out."""
 
-    rows: Tensor  # [s, b] which sample
-    partner: Tensor  # [s, b] with which place of the same batch it is mixed
-    weight: Tensor  # [s, b] its share in the mixture
-    noise: Tensor  # [s, b, k] uniform in 0..1, for the augmentation to use
+    rows: Tensor  # [s, 2, b] which sample, and which one of the same batch it is mixed with
+    weight: Tensor  # [s, b] the share of the former in the mixture
+    noise: Tensor  # [s, 2, b, k] uniform in 0..1, for the augmentation of both to use
 
-    def batch(self, step: int) -> "Plan":
-        return Plan(*(t[step] for t in self))
+    def batch(self, step: Tensor) -> "Plan":
+        """That of a step [1], a number on the device, which nobody waits for."""
+        return Plan(*(t.index_select(0, step)[0] for t in self))
 
     def to(self, device: torch.device) -> "Plan":
         return Plan(*(t.to(device) for t in self))
@@ -81,10 +81,11 @@ def plan_epoch(regime: Regime, n: int, *, seed: int, epoch: int, n_noise: int) -
     steps = n // b
     rng = np.random.default_rng((seed, epoch))
     rows = rng.permutation(n)[: steps * b].reshape(steps, b)
-    partner = rng.permuted(np.tile(np.arange(b), (steps, 1)), axis=1)
+    partner = rng.permuted(np.tile(np.arange(b), (steps, 1)), axis=1)  # places in the batch
     weight = rng.beta(regime.mixup, regime.mixup, (steps, b)) if regime.mixup else np.ones((steps, b))
     noise = rng.random((steps, b, n_noise), dtype=np.float32)
-    numbers = (rows, partner, weight.astype(np.float32), noise)
+    both = (np.stack([t, t[np.arange(steps)[:, None], partner]], axis=1) for t in (rows, noise))
+    numbers = (next(both), weight.astype(np.float32), next(both))
     return Plan(*(torch.from_numpy(t) for t in numbers))
 
 
