@@ -1,7 +1,7 @@
 """Routing by blocks: votes are formed for some samples and inputs at a time, and again in the backward pass.
 
 Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch. `passes.py` goes
-over the blocks, `models.py` holds what is left of them.
+over the blocks, or `streams.py` where they hold some outputs only; `models.py` holds what is left of them.
 """
 
 import math
@@ -15,6 +15,7 @@ from ..agreement import Quadratic
 from ..capsules import Capsules
 from ..case import Case
 from ..mapping import Tensors, one_by_one
+from . import streams
 from .models import Model, Params, Plan, finer
 from .passes import Buffers, backward, cut, forward
 
@@ -35,16 +36,23 @@ def reasons_against(case: Case) -> list[str]:
 
 
 class Route(Function):
-    """Outputs are `a, mu, sig2`, then what the backward pass needs: models, and votes and D_use of a single block."""
+    """Outputs are `a, mu, sig2`, then what the backward pass needs: models, and votes and D_use of a single block.
+
+    Blocks of some outputs leave normalisers instead.
+    """
 
     @staticmethod
     def forward(plan: Plan, a_inp: Tensor, x: Tensor, *params: Tensor) -> Tensors:  # pyright: ignore
         layer, f, buffers = Params(*params), torch.sigmoid(a_inp).unsqueeze(1), Buffers(x)
         chunks, parts = cut(x, layer.B, plan)
-        runs = [forward(f[chunk], x[chunk], layer, parts, plan, buffers) for chunk in chunks]
+        if pieces := streams.cut_outputs(x, layer.B, plan):
+            both = [streams.forward(f[chunk], x[chunk], layer, *pieces, plan, buffers) for chunk in chunks]
+            runs, kept = [models for models, _ in both], streams.packed([norms for _, norms in both], x)
+        else:
+            runs = [forward(f[chunk], x[chunk], layer, parts, plan, buffers) for chunk in chunks]
+            names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
+            kept = [buffers.places[n] if len(chunks) == len(parts) == 1 else x.new_empty(0) for n in names]
         models = [Model(*map(torch.cat, zip(*steps, strict=True))) for steps in zip(*runs, strict=True)]
-        names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
-        kept = [buffers.places[n] if len(chunks) == len(parts) == 1 else x.new_empty(0) for n in names]
         a, mu, sig2, *_ = models[-1]
         outs = a.clone(), *(t.unflatten(-1, layer.B.shape[2:]).clone() for t in (mu, sig2))
         return (*outs, *(torch.stack(m) for m in zip(*models, strict=True)), *kept)
@@ -82,22 +90,22 @@ class RouteBackward(Function):
         layer, f = Params(*params), torch.sigmoid(a_inp).unsqueeze(1)
         models = [Model(*m) for m in zip(*saved[6:12], strict=True)]
         chunks, parts = cut(x, layer.B, plan)
-        names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
-        kept = saved[12].numel() > 0
-        buffers = Buffers(x, **dict(zip(names, saved[12:], strict=True)) if kept else {})
         douts = da, dmu.flatten(-2), dsig2.flatten(-2)
         dW, dB, *dbetas = map(torch.zeros_like, params)
         dparams = Params(dW, dB, *map(finer, dbetas))
-        runs = [
-            backward(
-                *(f[chunk], x[chunk], layer, parts, plan, buffers),
-                [Model(*(t[chunk] for t in model)) for model in models],
-                [d[chunk] for d in douts],
-                dparams,
-                kept,
-            )
-            for chunk in chunks
-        ]
+        pieces = streams.cut_outputs(x, layer.B, plan)
+        names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
+        kept = not pieces and saved[12].numel() > 0
+        buffers = Buffers(x, **dict(zip(names, saved[12:], strict=True)) if kept else {})
+        runs = []
+        for chunk in chunks:
+            own = f[chunk], x[chunk], layer
+            known = [Model(*(t[chunk] for t in model)) for model in models], [d[chunk] for d in douts], dparams
+            if pieces:
+                norms = streams.unpacked(saved[12:], chunk)
+                runs.append(streams.backward(*own, *pieces, plan, buffers, *known, norms))
+            else:
+                runs.append(backward(*own, parts, plan, buffers, *known, kept))
         da_inp, dx = map(torch.cat, zip(*runs, strict=True))
         return da_inp, dx, dW, dB, *(d.to(x.dtype) for d in dparams[2:])
 

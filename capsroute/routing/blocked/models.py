@@ -34,6 +34,9 @@ class Params(NamedTuple):
     def of(self, inputs: slice) -> "Params":
         return Params(*(p if p.shape[0] == 1 else p[inputs] for p in self))
 
+    def to(self, outputs: slice) -> "Params":
+        return Params(*(p if p.shape[1] == 1 else p[:, outputs] for p in self))
+
     @property
     def share_betas(self) -> bool:
         """Whether all inputs share the betas, which sums over inputs then leave outside."""
@@ -87,6 +90,9 @@ class Pull(NamedTuple):
     D_E: Tensor  # [b, j, v]
     D_EE: Tensor  # [b, j, v]
 
+    def to(self, outputs: slice) -> "Pull":
+        return Pull(*(t[:, outputs] for t in self))
+
 
 def model_backward(model: Model, douts: Sequence[Tensor], eps: float) -> Pull:
     """From the gradients of the model's `a`, `mu` and `sig2`."""
@@ -103,6 +109,9 @@ class Last(NamedTuple):
     mu: Tensor  # [b, j, v]
     p: Tensor  # the agreement's precisions, [b, j, v]
     log: Tensor  # log f(a) plus the agreement's log-scales, finer than the rest, [b, j, 1]
+
+    def to(self, outputs: slice) -> "Last":
+        return Last(*(t[:, outputs] for t in self))
 
 
 def finer(t: Tensor) -> Tensor:

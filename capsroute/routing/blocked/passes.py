@@ -1,4 +1,4 @@
-"""The two passes over blocks of votes.
+"""The two passes over blocks of votes, each of some inputs and all outputs.
 
 Axes: `b` samples, `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `v` is `c`
 and `h` together. Inputs come last here, `V [b, j, v, i]`, so that every sum over them reads memory in order, and large
@@ -6,7 +6,8 @@ results go to buffers that serve every block. `docs/algorithm.md` derives the gr
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -85,12 +86,19 @@ def share(square: Tensor, last: Last | None, f: Tensor, out: Tensor) -> Tensor:
     """E- and D-step: D_use `[b, j|1, i]` from the squared distances to the model before, and `f(a_inp) [b, 1, i]`."""
     if last is None:
         return f / out.shape[1]
+    weigh(square, last, out)
+    return out.mul_(f / out.sum(1, keepdim=True))
+
+
+def weigh(square: Tensor, last: Last, out: Tensor, highest: Tensor | None = None) -> Tensor:
+    """Shares `[b, j, i]` before they are divided by their sum, and the highest logits `[b, 1, i]` they count from."""
     log = last.log.to(out)
     lost = (last.log - log).exp().to(out)  # by rounding, the same for all inputs
     along_v(-last.p, square, out).add_(log)
+    highest = out.amax(1, keepdim=True) if highest is None else highest
     floor = 0.7 * math.log(torch.finfo(out.dtype).tiny)  # far below rounding; subnormal numbers would cost much time
-    out.sub_(out.amax(1, keepdim=True)).clamp_(min=floor).exp_().mul_(lost)
-    return out.mul_(f / out.sum(1, keepdim=True))
+    out.sub_(highest).clamp_(min=floor).exp_().mul_(lost)
+    return highest
 
 
 def gain(V: Tensor, f: Tensor, D_use: Tensor, params: Params, eps: float, scratch: Tensor) -> Sums:
@@ -138,12 +146,10 @@ class Block:
     def measure(self, mu: Tensor) -> None:
         measure(self.V, mu, self.distance, self.square)
 
-    def backward(
-        self, f: Tensor, last: Last | None, pull: Pull, D_use: Tensor | None
-    ) -> tuple[Tensor, Tensor, Last | None]:
-        """One iteration, measured from its own mean; leaves the block measured from the mean before.
+    def shares(self, f: Tensor, last: Last | None, pull: Pull, share: Callable[[Tensor], Tensor]) -> Tensor:
+        """First half of an iteration, measured from its own mean: D_use, its gradient, and the votes' by them.
 
-        Takes D_use if it was kept, and returns it with `sum_j D_use dD_use` and the gradients of `last`.
+        `share` makes D_use of a buffer for it. Returns `sum_j D_use dD_use`.
         """
         size = (*self.V.shape[:2], self.V.shape[3])
         dD_use, spare = self.buffers("dD_use", *size), self.buffers("D_use", *size)
@@ -151,22 +157,22 @@ class Block:
         force = self.distance.mul_(2 * pull.D_EE.unsqueeze(-1)).add_(pull.D_E.unsqueeze(-1))
         if last:
             measure(self.V, last.mu, self.spare, self.square)
-        D_use = share(self.square, last, f, spare) if D_use is None else D_use
+        self.D_use, self.dD_use = share(spare), dD_use
         if self.fresh:
-            torch.mul(force, D_use.unsqueeze(-2), out=self.dV)
+            torch.mul(force, self.D_use.unsqueeze(-2), out=self.dV)
         else:
-            self.dV.addcmul_(force, D_use.unsqueeze(-2))
+            self.dV.addcmul_(force, self.D_use.unsqueeze(-2))
         self.fresh = False
-        D_dD = torch.mul(D_use, dD_use, out=self.buffers("D dD", *size)).sum(1, keepdim=True)
-        if last is None:
-            return D_use, D_dD, None
+        return torch.mul(self.D_use, dD_use, out=self.buffers("D dD", *size)).sum(1, keepdim=True)
 
+    def agree(self, f: Tensor, last: Last, D_dD: Tensor) -> Last:
+        """Second half: the gradients of `last`, and the votes' by it; leaves the block measured from the last mean."""
         self.distance, self.spare = self.spare, self.distance
-        dlogits = dD_use.sub_(D_dD / f.clamp(min=TINY)).mul_(D_use)
+        dlogits = self.dD_use.sub_(D_dD / f.clamp(min=TINY)).mul_(self.D_use)
         dmu, dp = 2 * last.p * along_i(dlogits, self.distance), -along_i(dlogits, self.square)
         force = torch.mul(self.distance, -2 * last.p.unsqueeze(-1), out=self.spare)
         self.dV.addcmul_(force, dlogits.unsqueeze(-2))
-        return D_use, D_dD, Last(dmu, dp, dlogits.sum(-1, keepdim=True))
+        return Last(dmu, dp, dlogits.sum(-1, keepdim=True))
 
 
 def backward(
@@ -198,14 +204,19 @@ def backward(
                 V = buffers("V", len(x), n_out, d_cov * d_out, f_i.shape[-1]) if kept else votes(x_i, p, buffers)
                 block = Block(V, buffers)
                 block.measure(this.mu)
-            D_use = buffers(f"D_use {iteration}", len(x), n_out, f_i.shape[-1]) if kept and last else None
             dD = pull.D + da * (p.beta_use + p.beta_ign).mT
-            D_use, D_dD, new = block.backward(f_i, last, pull._replace(D=dD), D_use)
-            if new:
+            if kept and last:
+                make = partial(buffers, f"D_use {iteration}", len(x), n_out, f_i.shape[-1])
+                D_dD = block.shares(f_i, last, pull._replace(D=dD), lambda _, make=make: make())
+            else:
+                make = partial(share, block.square, last, f_i)
+                D_dD = block.shares(f_i, last, pull._replace(D=dD), make)
+            if last:
+                new = block.agree(f_i, last, D_dD)
                 dlast = Last(*map(torch.add, dlast, new)) if dlast else new
             da_inp[..., part] += D_dD - f_i * (da * p.beta_ign.mT).sum(1, keepdim=True)
             if not params.share_betas:
-                dp.add_betas_(da, D_use, f_i - D_use)
+                dp.add_betas_(da, block.D_use, f_i - block.D_use)
             if iteration == 0 or len(parts) > 1:
                 dx_i = votes_backward(block.dV, x_i, p, dp)
                 if len(parts) == 1:
