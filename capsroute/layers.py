@@ -148,8 +148,9 @@ class Routing(nn.Module):
                 raise TypeError(f"mask: expected a tensor of bool, got {came}")
             if mask.shape != a_inp.shape:
                 raise ValueError(f"mask: expected {list(a_inp.shape)}, as a_inp, got shape {list(mask.shape)}")
-            a_inp = a_inp.masked_fill(~mask, -torch.inf)
-            mu_inp = mu_inp.masked_fill(~mask[..., None, None], 0.0)
+            left_out = ~mask
+            a_inp = a_inp.masked_fill(left_out, -torch.inf)
+            mu_inp = mu_inp.masked_fill(left_out[..., None, None], 0.0)
         return a_inp, mu_inp, self.W, self._biases(n_inp, n_out), self.beta_use, self.beta_ign
 
     def _biases(self, n_inp: int, n_out: int | None) -> Tensor:

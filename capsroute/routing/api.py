@@ -3,8 +3,11 @@
 Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch.
 """
 
+import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import torch
@@ -18,6 +21,19 @@ from .packing import checked_lengths, grouped
 
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 """`a_inp`, `mu_inp`, `W`, `B`, `beta_use` and `beta_ign`."""
+NAMES = ("a_inp", "mu_inp", "W", "B", "beta_use", "beta_ign")
+
+
+class Kind(NamedTuple):
+    """All that checks need to know of a tensor."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+
+Kinds = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
+"""Of the six tensors; as plain tuples they are made and compared fastest."""
 
 
 class Impl(NamedTuple):
@@ -89,12 +105,12 @@ def route(
     Returns:
         The output capsules, in the widest precision among the arguments; the loop itself never runs below float32.
     """
-    tensors, agreement, case = _check(a_inp, mu_inp, W, B, beta_use, beta_ign, n_iters, agreement, eps)
-    impl = _chosen(impl, case)
-    with torch.autocast(case.device, enabled=False):
-        arguments = _expand(tensors) if IMPLS[impl].widens else _widen(tensors)
-        out = IMPLS[impl].route(*arguments, n_iters, agreement, eps)
-    return Capsules(*(_narrow(t, case.dtype) for t in out))
+    tensors = a_inp, mu_inp, W, B, beta_use, beta_ign
+    case, chosen = _settle(tensors, n_iters, agreement, eps, impl)
+    with _exactly(case.device):
+        arguments = _expand(tensors, case) if chosen.widens else _widen(tensors, case)
+        out = chosen.route(*arguments, n_iters, case.agreement, eps)
+    return out if out.a.dtype == case.dtype else Capsules(*[_narrow(t, case.dtype) for t in out])
 
 
 def route_packed(
@@ -117,21 +133,22 @@ def route_packed(
     all inputs share parameters.
     """
     lengths = checked_lengths(offsets, len(mu_inp))
-    tensors, model, case = _check(a_inp, mu_inp, W, B, beta_use, beta_ign, n_iters, agreement, eps)
+    tensors = a_inp, mu_inp, W, B, beta_use, beta_ign
+    case = _case(_kinds(tensors), n_iters, agreement, eps)
     longest = int(lengths.max()) if len(lengths) else 0
     case = replace(case, n_samples=len(lengths), n_inp=longest)
     by_itself = IMPLS[_chosen(impl, case)].route_packed
     if by_itself:
-        a_inp, mu_inp, *params = _expand(tensors)
-        with torch.autocast(case.device, enabled=False):
-            out = by_itself(a_inp, mu_inp, offsets, longest, *params, n_iters, model, eps)
+        with _exactly(case.device):
+            a_inp, mu_inp, *params = _expand(tensors, case)
+            out = by_itself(a_inp, mu_inp, offsets, longest, *params, n_iters, case.agreement, eps)
         return Capsules(*(_narrow(t, case.dtype) for t in out))
     groups = grouped(offsets, lengths)
     parts = []
     for group in groups:
         a, mu = a_inp[group.inputs], mu_inp[group.inputs]
         a, mu = a.masked_fill(~group.mask, -torch.inf), mu.masked_fill(~group.mask[..., None, None], 0.0)
-        parts.append(route(a, mu, W, B, beta_use, beta_ign, n_iters=n_iters, agreement=model, eps=eps, impl=impl))
+        parts.append(route(a, mu, W, B, beta_use, beta_ign, n_iters=n_iters, agreement=agreement, eps=eps, impl=impl))
     back = torch.cat([group.samples for group in groups]).argsort()
     return Capsules(*(torch.cat(ts)[back] for ts in zip(*parts, strict=True)))
 
@@ -149,10 +166,35 @@ def trace(
     eps: float = 1e-5,
 ) -> Iterator[Step]:
     """Route as `route()` does, yielding a record of every iteration, computed by the reference."""
-    tensors, agreement, case = _check(a_inp, mu_inp, W, B, beta_use, beta_ign, n_iters, agreement, eps)
-    with torch.autocast(case.device, enabled=False):
-        for step in reference.trace(*_widen(tensors), n_iters, agreement, eps):
+    tensors = a_inp, mu_inp, W, B, beta_use, beta_ign
+    case = _case(_kinds(tensors), n_iters, agreement, eps)
+    with _exactly(case.device):
+        for step in reference.trace(*_widen(tensors, case), n_iters, case.agreement, eps):
             yield Step(*(_narrow(t, case.dtype) for t in step))
+
+
+def _settle(tensors: Arguments, n_iters: int, agreement: str | Agreement, eps: float, impl: str) -> tuple[Case, Impl]:
+    """What is asked for and who does it, looked up where the same was settled before."""
+    kinds, mu_inp = _kinds(tensors), tensors[1]
+    if not torch.compiler.is_compiling():
+        device = mu_inp.device.type
+        triton.look(device)
+        try:
+            case, name = _settled(kinds, n_iters, agreement, eps, impl, triton.FOUND[device])
+            return case, IMPLS[name]
+        except TypeError:  # sizes that are symbols have no hash; what is wrong with arguments is said again below
+            pass
+    case = _case(kinds, n_iters, agreement, eps)
+    return case, IMPLS[_chosen(impl, case)]
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _settled(
+    kinds: Kinds, n_iters: int, agreement: str | Agreement, eps: float, impl: str, lacking: str
+) -> tuple[Case, str]:
+    """Likewise, for the machine as it was found: checks take longer than many a routing."""
+    case = _case(kinds, n_iters, agreement, eps)
+    return case, _chosen(impl, case)
 
 
 def _chosen(impl: str, case: Case) -> str:
@@ -166,20 +208,33 @@ def _chosen(impl: str, case: Case) -> str:
     return impl
 
 
-def _widen(tensors: tuple[Tensor, ...]) -> Arguments:
+def _exactly(device: str) -> AbstractContextManager[object]:
+    """No autocast; where there is none, entering its context would only take time."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return NOTHING
+
+
+NOTHING = nullcontext()
+
+
+def _widen(tensors: Arguments, case: Case) -> Arguments:
     """Likewise, and to the loop's precision, capsules bounded so that no square overflows."""
-    dtype = torch.promote_types(_common_dtype(tensors), torch.float32)
+    dtype = torch.promote_types(case.dtype, torch.float32)
     largest = torch.finfo(dtype).max ** (1 / 4)
-    a_inp, mu_inp, W, B, beta_use, beta_ign = _expand(tuple(t.to(dtype) for t in tensors))
+    a_inp, mu_inp, W, B, beta_use, beta_ign = _expand(tuple(t.to(dtype) for t in tensors), case)
     return a_inp, mu_inp.clamp(-largest, largest), W, B, beta_use, beta_ign
 
 
-def _expand(tensors: tuple[Tensor, ...]) -> Arguments:
+def _expand(tensors: tuple[Tensor, ...], case: Case) -> Arguments:
     """To the shapes implementations expect."""
     a_inp, mu_inp, W, B, beta_use, beta_ign = tensors
-    params = W, B, beta_use, beta_ign
-    n_out, n_beta = max(p.shape[1] for p in params), max(beta_use.shape[0], beta_ign.shape[0])
-    return a_inp, mu_inp, W, B.expand(-1, n_out, -1, -1), beta_use.expand(n_beta, -1), beta_ign.expand(n_beta, -1)
+    if B.shape[1] != case.n_out:
+        B = B.expand(-1, case.n_out, -1, -1)
+    if beta_use.shape[0] != beta_ign.shape[0]:
+        n_beta = max(beta_use.shape[0], beta_ign.shape[0])
+        beta_use, beta_ign = beta_use.expand(n_beta, -1), beta_ign.expand(n_beta, -1)
+    return a_inp, mu_inp, W, B, beta_use, beta_ign
 
 
 def _narrow(t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -190,39 +245,30 @@ def _narrow(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.clamp(-largest, largest).to(dtype)
 
 
-def _common_dtype(tensors: tuple[Tensor, ...]) -> torch.dtype:
-    dtype = tensors[0].dtype
-    for t in tensors[1:]:
-        dtype = torch.promote_types(dtype, t.dtype)
-    return dtype
-
-
-def _check(
-    a_inp: Tensor,
-    mu_inp: Tensor,
-    W: Tensor,
-    B: Tensor,
-    beta_use: Tensor,
-    beta_ign: Tensor,
-    n_iters: int,
-    agreement: str | Agreement,
-    eps: float,
-) -> tuple[tuple[Tensor, ...], Agreement, Case]:
-    """Refuse what cannot be routed, naming the argument, what was expected and what came."""
-    named = {"a_inp": a_inp, "mu_inp": mu_inp, "W": W, "B": B, "beta_use": beta_use, "beta_ign": beta_ign}
-    for name, t in named.items():
+def _kinds(tensors: Arguments) -> Kinds:
+    """What tensors are, if they are tensors."""
+    for k, t in enumerate(tensors):
         if not isinstance(t, Tensor):
-            raise TypeError(f"{name}: expected a tensor, got {type(t).__name__}")
-        if not t.is_floating_point():
+            raise TypeError(f"{NAMES[k]}: expected a tensor, got {type(t).__name__}")
+    return tuple([(t.shape, t.dtype, t.device) for t in tensors])
+
+
+def _case(kinds: Kinds, n_iters: int, agreement: str | Agreement, eps: float) -> Case:
+    """Refuse what cannot be routed, naming the argument, what was expected and what came."""
+    named = {name: Kind(*kind) for name, kind in zip(NAMES, kinds, strict=True)}
+    a_inp, mu_inp, *params = named.values()
+    W, B = params[:2]
+    for name, t in named.items():
+        if not t.dtype.is_floating_point:
             raise TypeError(f"{name}: expected a floating-point tensor, got {t.dtype}")
         if t.device != mu_inp.device:
             raise ValueError(f"{name}: expected on {mu_inp.device}, where mu_inp is, got on {t.device}")
-    if a_inp.ndim < 1:
+    if len(a_inp.shape) < 1:
         raise ValueError(f"a_inp: expected [..., i], got shape {list(a_inp.shape)}")
-    if mu_inp.ndim < 3:
+    if len(mu_inp.shape) < 3:
         raise ValueError(f"mu_inp: expected [..., i, c, d], got shape {list(mu_inp.shape)}")
     for name, rank in {"W": 4, "B": 4, "beta_use": 2, "beta_ign": 2}.items():
-        if named[name].ndim != rank:
+        if len(named[name].shape) != rank:
             axes = {4: "[i, j, d, h]" if name == "W" else "[i, j, c, h]", 2: "[i, j]"}[rank]
             raise ValueError(f"{name}: expected {axes}, got shape {list(named[name].shape)}")
 
@@ -232,11 +278,10 @@ def _check(
             f"a_inp: expected {[*batch, n_inp]}, the batch axes and n_inp of mu_inp {list(mu_inp.shape)},"
             f" got shape {list(a_inp.shape)}"
         )
-    params = (W, B, beta_use, beta_ign)
     n_out, d_out = max(p.shape[1] for p in params), W.shape[3]
     if n_out < 1:
         raise ValueError(f"W: expected n_out of at least 1 on axis j, got shape {list(W.shape)}")
-    for name, p in zip(("W", "B", "beta_use", "beta_ign"), params, strict=True):
+    for name, p in zip(NAMES[2:], params, strict=True):
         if p.shape[0] != 1 and p.shape[0] != n_inp:
             raise ValueError(f"{name}: expected n_inp of 1 or {n_inp}, as in mu_inp, got shape {list(p.shape)}")
         if p.shape[1] != 1 and p.shape[1] != n_out:
@@ -247,21 +292,19 @@ def _check(
         raise ValueError(f"B: expected d_cov and d_out of {[d_cov, d_out]}, as in mu_inp and W, got {list(B.shape)}")
     check_loop(n_iters, agreement, eps)
 
-    model = AGREEMENTS[agreement] if isinstance(agreement, str) else agreement
-    case = Case(
-        n_samples=a_inp[..., :1].numel() if n_inp else a_inp.numel(),
+    return Case(
+        n_samples=math.prod(batch),
         n_inp=n_inp,
         n_out=n_out,
         d_cov=d_cov,
         d_inp=d_inp,
         d_out=d_out,
         shared=all(p.shape[0] == 1 for p in params),
-        agreement=model,
-        dtype=_common_dtype(tuple(named.values())),
+        agreement=AGREEMENTS[agreement] if isinstance(agreement, str) else agreement,
+        dtype=reduce(torch.promote_types, [t.dtype for t in named.values()]),
         device=mu_inp.device.type,
         compiling=torch.compiler.is_compiling(),
     )
-    return tuple(named.values()), model, case
 
 
 def check_loop(n_iters: int, agreement: str | Agreement, eps: float) -> None:

@@ -2,13 +2,14 @@
 
 Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch. `moments.py` and
 `moments_bwd.py` have the form for small capsules whose parameters all inputs share, `votes*.py` that for all others;
-`grid.py` runs phases. `docs/kernels.md` says why it is as it is.
+`grid.py` runs phases, `launch.py` starts kernels, `room.py` has memory for them. `docs/kernels.md` says why.
 """
 
 import importlib.util
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,10 +21,12 @@ from ..agreement import Agreement, Gaussian, KMeans
 from ..capsules import Capsules
 from ..case import Case
 from ..mapping import Tensors, one_by_one
-from .sizes import Plan, Sizes
+from .sizes import Plan, Sizes, power
 
-MOST_FEATURES = 64
-"""Features of an input up to which the moment form's tiles fit registers."""
+LONGEST_ROW = 5
+"""Numbers in a row of a capsule whose products are all with the next or the next but one."""
+MOST_NUMBERS = 16
+"""Numbers of a capsule, its axes taken to powers of two, up to which the moment form's tiles fit registers."""
 MOST_OUTPUTS = 64
 """Outputs likewise."""
 FEW_PAIRS = 2**18
@@ -87,47 +90,59 @@ class Inputs(NamedTuple):
     beta_ign: Tensor  # [i|1, j|1]
 
     def aligned(self) -> "Inputs":
-        return self._replace(**{name: aligned(t) for name, t in self._asdict().items() if t is not None})
+        return Inputs(*[None if t is None else aligned(t) for t in self])  # pyright: ignore[reportArgumentType]
 
 
-def mapped() -> bool:
-    """Whether a transform of `torch.func` is at work; assumed where PyTorch does not tell."""
-    return getattr(torch._C, "_are_functorch_transforms_active", lambda: True)()
+mapped: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+"""Whether a transform of `torch.func` is at work; assumed where PyTorch does not tell."""
 
 
 def by_moments(sizes: Sizes, *params: Tensor) -> bool:
     """Whether the moment form serves, and so does better."""
-    features = sizes.c * (sizes.d * (sizes.d + 1) // 2 + sizes.d) + 1
-    shared = all(p.shape[0] == 1 for p in params)
-    small = features <= MOST_FEATURES and 1 < sizes.j <= MOST_OUTPUTS
-    return shared and small and sizes.b * sizes.i * sizes.j >= FEW_PAIRS
+    small = sizes.d <= LONGEST_ROW and power(sizes.c) * power(sizes.d) <= MOST_NUMBERS and 1 < sizes.j <= MOST_OUTPUTS
+    enough = small and sizes.b * sizes.i * sizes.j >= max(1, FEW_PAIRS)
+    return enough and all(p.shape[0] == 1 for p in params)
 
 
-def fwd(plan: Plan, sizes: Sizes, inputs: Inputs) -> tuple[Tensors, Tensors]:
-    """Output capsules, and what the backward pass needs."""
-    inputs = inputs.aligned()
-    if by_moments(sizes, *inputs[3:]):
-        from .moments import fwd
+class Form(NamedTuple):
+    """What runs a form of the kernels."""
+
+    fwd: Callable[..., tuple[Tensors, Tensors]]
+    bwd: Callable[..., Tensors]
+    keep_counter: Callable[[Tensor], None]
+
+
+@cache
+def form(moments: bool) -> Form:
+    """The moment form or that by votes; both need Triton, which is not imported before."""
+    from .grid import keep_counter
+
+    if moments:
+        from .moments_host import bwd, fwd
     else:
-        from .votes_host import fwd
-    return fwd(plan, sizes, *inputs)
+        from .votes_host import bwd, fwd
+    return Form(fwd, bwd, keep_counter)
+
+
+def fwd(plan: Plan, sizes: Sizes, inputs: Inputs, in_graph: bool = False) -> tuple[Tensors, Tensors]:
+    """Output capsules, and what the backward pass needs."""
+    run = form(by_moments(sizes, *inputs[3:]))
+    if not in_graph:
+        run.keep_counter(inputs.x)
+    return run.fwd(plan, sizes, *inputs.aligned())
 
 
 def bwd(plan: Plan, sizes: Sizes, douts: Sequence[Tensor], inputs: Inputs, saved: Tensors) -> Tensors:
     """Gradients of `a_inp`, `x` and the parameters."""
-    da, dmu, dsig2 = (aligned(d) for d in douts)
-    inputs = inputs.aligned()
-    if by_moments(sizes, *inputs[3:]):
-        from .moments_bwd import bwd
-    else:
-        from .votes_host import bwd
-    return bwd(plan, sizes, da, dmu, dsig2, *inputs, saved)
+    da, dmu, dsig2 = [aligned(d) for d in douts]
+    run = form(by_moments(sizes, *inputs[3:]))
+    return run.bwd(plan, sizes, da, dmu, dsig2, *inputs.aligned(), saved)
 
 
 def aligned(t: Tensor) -> Tensor:
     """Contiguous, and where kernels compiled for other tensors expect it."""
     t = t.contiguous()
-    return t.clone() if not isinstance(t, FakeTensor) and t.data_ptr() % 16 else t
+    return t if isinstance(t, FakeTensor) or not t.data_ptr() % 16 else t.clone()
 
 
 class Route(Function):
@@ -150,8 +165,7 @@ class Route(Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         douts = [saved[3].new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True)]
-        backward = RouteBackward.apply if torch.is_grad_enabled() or mapped() else RouteBackward.forward
-        da_inp, dx, *dparams = backward(ctx.plan, ctx.sizes, *douts, *saved)
+        da_inp, dx, *dparams = gradients(ctx, *douts, *saved)
         return None, None, da_inp, dx, None, *dparams
 
     @staticmethod
@@ -160,15 +174,38 @@ class Route(Function):
 
 
 class RoutePlain(Function):
-    """The same outside of `torch.func`, where PyTorch spends less time on it."""
+    """The same outside of `torch.func`, of capsules with any batch axes: PyTorch spends less time on it."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensors:
-        output = Route.forward(*inputs)
-        Route.setup_context(ctx, inputs, output)
-        return output
+    def forward(ctx: Any, plan: Plan, sizes: Sizes, a_inp: Tensor, mu_inp: Tensor, *others: Any) -> Tensors:
+        outs, saved = fwd(plan, sizes, Inputs(*flat(a_inp, mu_inp), *others))
+        ctx.plan, ctx.sizes = plan, sizes
+        ctx.save_for_backward(a_inp, mu_inp, *others, *saved)
+        return outs if sizes.packed or mu_inp.ndim == 4 else batched(outs, mu_inp.shape[:-3])
 
-    backward = Route.backward
+    @staticmethod
+    def backward(ctx: Any, *douts: Tensor) -> tuple[Tensor | None, ...]:
+        a_inp, mu_inp, *others = ctx.saved_tensors
+        if not ctx.sizes.packed and mu_inp.ndim != 4:
+            douts = tuple([d.reshape(ctx.sizes.b, *d.shape[-rank:]) for d, rank in zip(douts, (1, 3, 3), strict=True)])
+        da_inp, dx, *dparams = gradients(ctx, *douts, *flat(a_inp, mu_inp), *others)
+        return None, None, da_inp.reshape(a_inp.shape), dx.reshape(mu_inp.shape), None, *dparams
+
+
+def flat(a_inp: Tensor, mu_inp: Tensor) -> tuple[Tensor, Tensor]:
+    """Samples one after the other, `[n]` and `[n, c, d]`."""
+    return a_inp.reshape(-1), mu_inp.flatten(0, -3)
+
+
+def batched(outs: Tensors, batch: Sequence[int]) -> Tensors:
+    """Output capsules with the batch axes of their inputs."""
+    return tuple([out.reshape(*batch, *out.shape[1:]) for out in outs])
+
+
+def gradients(ctx: Any, *tensors: Any) -> Tensors:
+    """What `RouteBackward` gives, through PyTorch only where that is told more than numbers."""
+    run = RouteBackward.apply if torch.is_grad_enabled() or mapped() else RouteBackward.forward
+    return run(ctx.plan, ctx.sizes, *tensors)
 
 
 class RouteBackward(Function):
@@ -199,7 +236,7 @@ def route_op(
     """`Route` for graphs of `torch.compile`, which do not look inside."""
     b, i, j, c, d, h = sizes
     inputs = Inputs(a_inp, x, None, W, B, beta_use, beta_ign)
-    outs, saved = fwd(Plan(n_iters, gaussian, eps), Sizes(b, i, j, c, d, h, False), inputs)
+    outs, saved = fwd(Plan(n_iters, gaussian, eps), Sizes(b, i, j, c, d, h, False), inputs, in_graph=True)
     return apart([*outs, *saved])
 
 
@@ -253,14 +290,19 @@ def route(
     """Route."""
     *batch, n_inp, d_cov, d_inp = mu_inp.shape
     sizes = Sizes(math.prod(batch), n_inp, B.shape[1], d_cov, d_inp, B.shape[3], False)
-    tensors = a_inp.reshape(-1), mu_inp.reshape(-1, d_cov, d_inp), *(p.float() for p in (W, B, beta_use, beta_ign))
-    gaussian = type(agreement) is Gaussian
+    params, gaussian = in_float32(W, B, beta_use, beta_ign), type(agreement) is Gaussian
     if torch.compiler.is_compiling():
-        outs = route_op(*tensors, n_iters, gaussian, eps, list(sizes[:6]))
+        outs = route_op(*flat(a_inp, mu_inp), *params, n_iters, gaussian, eps, list(sizes[:6]))
+    elif mapped():
+        outs = Route.apply(Plan(n_iters, gaussian, eps), sizes, *flat(a_inp, mu_inp), None, *params)
     else:
-        apply = Route.apply if mapped() else RoutePlain.apply
-        outs = apply(Plan(n_iters, gaussian, eps), sizes, *tensors[:2], None, *tensors[2:])
-    return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in outs[:3]))
+        return Capsules(*RoutePlain.apply(Plan(n_iters, gaussian, eps), sizes, a_inp, mu_inp, None, *params))
+    return Capsules(*batched(outs[:3], batch))
+
+
+def in_float32(*params: Tensor) -> list[Tensor]:
+    """Parameters in the precision of kernels."""
+    return [p if p.dtype == torch.float32 else p.float() for p in params]
 
 
 def route_packed(
@@ -280,6 +322,6 @@ def route_packed(
     _, d_cov, d_inp = mu_inp.shape
     sizes = Sizes(len(offsets) - 1, longest, B.shape[1], d_cov, d_inp, B.shape[3], True)
     plan = Plan(n_iters, type(agreement) is Gaussian, eps)
-    params = (p.float() for p in (W, B, beta_use, beta_ign))
     apply = Route.apply if mapped() else RoutePlain.apply
-    return Capsules(*apply(plan, sizes, a_inp, mu_inp, offsets.long(), *params)[:3])
+    inputs = a_inp, mu_inp, offsets.long(), *in_float32(W, B, beta_use, beta_ign)
+    return Capsules(*apply(plan, sizes, *inputs)[:3])

@@ -1,6 +1,8 @@
 """Kernels that run their phases one after the other in a single launch, all programs waiting for each other between."""
 
-import os
+# what kernels compute with has other types than Python sees
+# pyright: reportOperatorIssue=false
+
 from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any
@@ -11,20 +13,30 @@ import triton.language as tl
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Programs then run one after the other, none can wait for another, and every phase is a launch of its own."""
+from .launch import INTERPRETED, launch, stream_of
+
 INTERPRETED_PROGRAMS = 3
-COMPILED: dict[Hashable, Any] = {}
-"""Kernels by what they were compiled for: finding it out takes Triton longer than many a launch."""
+COUNTERS: dict[tuple[int, int], Tensor] = {}
+"""By device and stream, what programs count on: a stream's launches come one after the other and leave it as it was."""
 
 
 @triton.jit
-def wait_for_all(p_count, n_waits):
-    """Wait until every program has come here for the `n_waits`-th time, and see what all of them wrote."""
+def arrival(pid, n_programs):
+    """What a program adds to the counter when it comes to a wait.
+
+    The first program's number and a one from each of the others add up to the top bit alone. So it flips when the last
+    of them comes, the bits below are zero again, and nobody has to clear them for the next wait or the next launch.
+    """
+    return tl.where(pid == 0, (1 - n_programs) ^ -2147483648, 1)
+
+
+@triton.jit
+def wait_for_all(p_count, n_waits=0):
+    """Wait until every program has come here, and see what all of them wrote."""
     tl.debug_barrier()
-    tl.atomic_add(p_count, 1, sem="acq_rel", scope="gpu")
-    target = n_waits * tl.num_programs(0)
-    while tl.atomic_add(p_count, 0, sem="acq_rel", scope="gpu") < target:
+    step = arrival(tl.program_id(0), tl.num_programs(0))
+    before = tl.atomic_add(p_count, step, sem="acq_rel", scope="gpu")
+    while (tl.atomic_add(p_count, 0, sem="acq_rel", scope="gpu") ^ before) >= 0:
         pass
     tl.debug_barrier()
 
@@ -41,25 +53,39 @@ def run_phases(
         like: A tensor on the device.
         warps: Of each program.
         per_core: Programs that a multiprocessor holds at a time.
-        key: Determines all numbers among the arguments, and the kinds of tensors.
-        args: The kernel's other arguments, constants included.
+        key: Determines what is compiled: constants, kinds of tensors, numbers that the kernel is specialised for.
+        args: The kernel's other arguments, constants included; a `Room` stands for its pieces.
     """
     if isinstance(like, FakeTensor):
         return
-    if INTERPRETED:
+    if INTERPRETED:  # none can wait for another: every phase is a launch of its own
         count = torch.zeros(1, dtype=torch.int32)
         for phase in range(n_phases):
-            kernel[(min(units, INTERPRETED_PROGRAMS),)](count, phase, phase + 1, *args, num_warps=warps)
+            launch(kernel, min(units, INTERPRETED_PROGRAMS), like, warps, key, count, phase, phase + 1, *args)
         return
-    count = torch.zeros(1, dtype=torch.int32, device=like.device)
-    grid = min(units, programs_at_once(like.device, per_core)), 1, 1
-    known = kernel, like.device, key
-    with torch.cuda.device(like.device):
-        if known in COMPILED:
-            COMPILED[known][grid](count, 0, n_phases, *args)
-        else:
-            options = {"num_warps": warps, "num_stages": 1, "launch_cooperative_grid": True}
-            COMPILED[known] = kernel[grid](count, 0, n_phases, *args, **options)
+    if like.device.index != torch.cuda.current_device():
+        with torch.cuda.device(like.device):
+            return run_phases(kernel, n_phases, units, like, warps, per_core, key, *args)
+    count = COUNTERS.get((like.device.index, stream_of(like)))
+    # a graph may be replayed on any stream, and so counts on memory of its own, which it clears itself
+    if count is None or torch.cuda.is_current_stream_capturing():
+        count = torch.zeros(1, dtype=torch.int32, device=like.device)
+    programs = min(units, programs_at_once(like.device, per_core))
+    launch(kernel, programs, like, warps, key, count, 0, n_phases, *args, together=True)
+
+
+def keep_counter(like: Tensor) -> None:
+    """Have launches on a tensor's device and its current stream count on the same memory from now on.
+
+    Only calls outside of compiled graphs may ask for it: a graph's memory must not hold what outlives the graph.
+    """
+    if INTERPRETED or isinstance(like, FakeTensor):
+        return
+    where = like.device.index, stream_of(like)
+    if where not in COUNTERS:
+        with torch.cuda.device(like.device):
+            if not torch.cuda.is_current_stream_capturing():
+                COUNTERS[where] = torch.zeros(1, dtype=torch.int32, device=like.device)
 
 
 @lru_cache

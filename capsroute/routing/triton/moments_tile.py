@@ -1,4 +1,4 @@
-"""What the moment form does with a tile of inputs, or with the models of some outputs. Axes as in `moments.py`."""
+"""What the moment form does with a tile of inputs. Axes as in `moments.py`."""
 
 # what kernels compute with has other types than Python sees
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
@@ -7,15 +7,17 @@
 import triton
 import triton.language as tl
 
-BLOCK_J = tl.constexpr(4)
-"""Outputs whose models one program computes at a time."""
-BLOCK_Q = tl.constexpr(8)
-"""Slots of partial sums added at a time."""
 TINY = tl.constexpr(1e-30)
-SMALL, LARGE = tl.constexpr(1e-36), tl.constexpr(1e36)
+SMALL, LARGE = tl.constexpr(1e-33), tl.constexpr(1e36)
 """Numbers whose powers of two have inverses."""
+BITS = tl.constexpr(13)
+"""Rows are scaled to 2^13: half precision ends just above, and the low half of a number is then never subnormal."""
 LARGEST = tl.constexpr(3.4028234663852886e38 ** (1 / 4))
 """Capsules are bounded so that no square overflows, as they are for every implementation."""
+MOST_USUAL = tl.constexpr(4.0)
+"""The largest square that can be usual, the spread being one to two."""
+FARTHEST = tl.constexpr(2.0**30)
+"""Spreads from the mean that only inputs without weight can be away."""
 
 
 @triton.jit
@@ -31,213 +33,165 @@ def sample(p_offsets, u_b, n_inp, PACKED: tl.constexpr):
 
 
 @triton.jit
-def gates(p_a, i, n):
-    """`f(a_inp)` of a sample's inputs, zero past its end."""
-    b_a = tl.load(p_a + i, mask=i < n, other=float("-inf")).to(tl.float32)
+def load_scores(p_a, i, n):
+    """Scores of a sample's inputs, of no input past its end."""
+    return tl.load(p_a + i, mask=i < n, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def gates(b_a):
+    """`f(a_inp)`."""
     return 1 / (1 + tl.exp(-b_a))
 
 
 @triton.jit
-def capsules(p_x, i, n, o_x, CD: tl.constexpr):
-    """A sample's inputs `[i, c d]`, bounded; nothing past its end."""
-    m = (i < n)[:, None] & (o_x < CD)[None, :]
-    b_x = tl.load(p_x + i[:, None] * CD + o_x[None, :], mask=m, other=0.0).to(tl.float32)
+def real(o_x, C: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Which places are numbers of a capsule."""
+    return (o_x // BLOCK_D < C) & (o_x % BLOCK_D < D)
+
+
+@triton.jit
+def place(o_x, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Where in memory they lie in it."""
+    if D == BLOCK_D:
+        return o_x
+    else:
+        return o_x // BLOCK_D * D + o_x % BLOCK_D
+
+
+@triton.jit
+def load_capsules(p_x, i, n, o_x, C: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """A sample's inputs `[i, x]`, zero past its end."""
+    m = (i < n)[:, None] & real(o_x, C, D, BLOCK_D)[None, :]
+    return tl.load(p_x + i[:, None] * (C * D) + place(o_x, D, BLOCK_D)[None, :], mask=m, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def bounded(b_x):
     return tl.minimum(tl.maximum(b_x, -LARGEST), LARGEST)
 
 
 @triton.jit
+def centred(b_x, b_mean, b_scale):
+    """Capsules counted from the sample's mean, in units of its spread."""
+    return tl.minimum(tl.maximum((bounded(b_x) - b_mean[None, :]) * b_scale, -FARTHEST), FARTHEST)
+
+
+@triton.jit
+def swap(b):
+    """The two halves `[..., 2]` of a tensor the other way round."""
+    b_0, b_1 = tl.split(b)
+    return tl.join(b_1, b_0)
+
+
+@triton.jit
+def turn(b, shift: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr, X: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Every row of capsules `[i, x]` as a circle turned: a number's place gets the one that is `shift` places on."""
+    if D == 2 and shift % 2 == 1:
+        b = swap(tl.reshape(b, [BLOCK_I, X // 2, 2]))
+    elif D == 4 and shift % 2 == 1:
+        even, odd = tl.split(tl.reshape(b, [BLOCK_I, X // 4, 2, 2]))
+        b = tl.join(odd, swap(even)) if shift % 4 == 1 else tl.join(swap(odd), even)
+    elif D == 4:
+        even, odd = tl.split(tl.reshape(b, [BLOCK_I, X // 4, 2, 2]))
+        b = tl.join(swap(even), swap(odd))
+    else:
+        o_x = tl.arange(0, X)
+        at = tl.minimum(o_x // BLOCK_D * BLOCK_D + (o_x % BLOCK_D + shift % D) % D, X - 1)
+        b = tl.gather(b, tl.zeros([BLOCK_I, X], tl.int32) + at[None, :], 1)
+    return tl.reshape(b, [BLOCK_I, X])
+
+
+@triton.jit
 def power(b):
-    """The powers of two just below positive numbers, and their inverses."""
+    """Powers of two that scale positive numbers to 2^13: their inverses, and they themselves."""
     bits = tl.minimum(tl.maximum(b, SMALL), LARGE).to(tl.int32, bitcast=True) & 0x7F800000
-    return bits.to(tl.float32, bitcast=True), (0x7F000000 - bits).to(tl.float32, bitcast=True)
+    size, inverse = bits - (BITS << 23), 0x7F000000 - bits + (BITS << 23)
+    return size.to(tl.float32, bitcast=True), inverse.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def split(b):
-    """Numbers up to 2 as pairs of half precision, the second 2^11 times as large as what it stands for."""
+    """Numbers as sums of two of half precision."""
     b_high = b.to(tl.float16)
-    return b_high, ((b - b_high.to(tl.float32)) * 2048).to(tl.float16)
+    return b_high, (b - b_high.to(tl.float32)).to(tl.float16)
 
 
 @triton.jit
-def dot(b_high, b_low, c_high, c_low):
+def dot(b_high, b_low, c_high, c_low, b_sum):
     """A product of pairs, as exact as one in single precision: only low times low, 2^-22 of the rest, is left out."""
-    b_rest = tl.dot(b_low, c_high)
-    b_rest = tl.dot(b_high, c_low, b_rest)
-    return tl.dot(b_high, c_high) + b_rest * (1 / 2048)
+    b_sum = tl.dot(b_low, c_high, b_sum)
+    b_sum = tl.dot(b_high, c_low, b_sum)
+    return tl.dot(b_high, c_high, b_sum)
 
 
 @triton.jit
-def select(b_x, b_which):
-    """`b_x @ b_which`, to the last bit, `b_which` being of zeros and at most a one in each column."""
-    b_size, b_inverse = power(tl.max(tl.abs(b_x), 1))
-    b_high, b_low = split(b_x * b_inverse[:, None])
-    b_rest = (b_x * b_inverse[:, None] - b_high.to(tl.float32)) * 2048 - b_low.to(tl.float32)
-    b = tl.dot((b_rest * 2048).to(tl.float16), b_which) * (1 / 2048)
-    b = tl.dot(b_low, b_which, b) * (1 / 2048)
-    return tl.dot(b_high, b_which, b) * b_size[:, None]
+def feature(o_x, block, BLOCK_D: tl.constexpr):
+    """Where the features of a block are among all: those of a row of a capsule lie together, block by block.
+
+    Products add them up in this order, and so never much more than there is in the end.
+    """
+    return (o_x // BLOCK_D * 4 + block) * BLOCK_D + o_x % BLOCK_D
 
 
 @triton.jit
-def factors(b_x, p_first, p_second, o_x, o_k, CD: tl.constexpr):
-    """Both factors of each feature `[i, k]`: a number of the capsule, or one, or nothing."""
-    first, second = tl.load(p_first + o_k), tl.load(p_second + o_k)
-    b_1 = select(b_x, (o_x[:, None] == first[None, :]).to(tl.float16))
-    b_2 = select(b_x, (o_x[:, None] == second[None, :]).to(tl.float16))
-    return b_1 + (first == CD)[None, :].to(tl.float32), b_2 + (second == CD)[None, :].to(tl.float32)
+def stack(b_0, b_1, b_2, b_3, BLOCK_I: tl.constexpr, X: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Features `[i, k]` from blocks `[i, x]`."""
+    b = tl.join(tl.join(b_0, b_2), tl.join(b_1, b_3))
+    b = tl.permute(tl.reshape(b, [BLOCK_I, X // BLOCK_D, BLOCK_D, 4]), (0, 1, 3, 2))
+    return tl.reshape(b, [BLOCK_I, 4 * X])
 
 
 @triton.jit
-def units(p_first, p_second, b_scale, o_k, CD: tl.constexpr):
-    """What each feature is multiplied by when capsules are."""
-    b_1 = tl.where(tl.load(p_first + o_k) < CD, b_scale, 1.0)
-    return b_1 * tl.where(tl.load(p_second + o_k) < CD, b_scale, 1.0)
+def unstack(b, BLOCK_I: tl.constexpr, X: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The reverse."""
+    b = tl.permute(tl.reshape(b, [BLOCK_I, X // BLOCK_D, 4, BLOCK_D]), (0, 1, 3, 2))
+    b = tl.reshape(b, [BLOCK_I, X, 2, 2])
+    b_02, b_13 = tl.split(b)
+    b_0, b_2 = tl.split(b_02)
+    b_1, b_3 = tl.split(b_13)
+    return b_0, b_1, b_2, b_3
 
 
 @triton.jit
-def coefficients(p_rows, o_jj, o_k, J: tl.constexpr, K: tl.constexpr):
-    """Rows `[k, j]` of coefficients as pairs, and the power of two that each output's were divided by."""
-    b_rows = tl.load(p_rows + o_jj[None, :] * K + o_k[:, None], mask=(o_jj < J)[None, :], other=0.0)
-    b_size, b_inverse = power(tl.max(tl.abs(b_rows), 0))
-    b_high, b_low = split(b_rows * b_inverse[None, :])
+def features(b_x, p_usual, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr):
+    """A tile's features `[i, k]`, less what is usual in the sample, as pairs; and what all were divided by.
+
+    The place of the last product with the next but one, which no capsule needs, holds a one.
+    """
+    o_x = tl.arange(0, X)
+    b_0 = b_x * b_x - tl.load(p_usual + o_x)[None, :]
+    b_1, b_2 = tl.zeros_like(b_x), tl.zeros_like(b_x)
+    if D >= 2:
+        b_1 = b_x * turn(b_x, 1, D, BLOCK_I, X, BLOCK_D) - tl.load(p_usual + X + o_x)[None, :]
+    if D >= 4:
+        b_2 = b_x * turn(b_x, 2, D, BLOCK_I, X, BLOCK_D) - tl.load(p_usual + 2 * X + o_x)[None, :]
+    b_2 = tl.where((o_x == BLOCK_D - 1)[None, :], 1.0, b_2)
+    b_most = tl.max(tl.max(tl.abs(b_x), 1), 0)
+    b_size, b_inverse = power(tl.maximum(b_most * b_most, b_most) + MOST_USUAL)
+    b_high, b_low = split(stack(b_0, b_1, b_2, b_x, BLOCK_I, X, BLOCK_D) * b_inverse)
     return b_high, b_low, b_size
 
 
 @triton.jit
-def mean_of(p_mean, u_b, n_slots, CD: tl.constexpr, BLOCK_X: tl.constexpr):
-    """The sample's weighted sum of capsules and, in the last place, of gates."""
-    o_x = tl.arange(0, BLOCK_X)
-    o_q = tl.arange(0, 32)
-    b_sum = tl.zeros([BLOCK_X], tl.float64)
-    for q in range(0, n_slots, 32):
-        at = (u_b * n_slots + q + o_q)[:, None] * BLOCK_X + o_x[None, :]
-        b_sum += tl.sum(tl.load(p_mean + at, mask=(q + o_q < n_slots)[:, None], other=0.0), 0)
-    return b_sum
+def coefficients(p_rows, o_jj, o_k, J: tl.constexpr, K: tl.constexpr):
+    """Pairs of rows `[j, k]`."""
+    p_row = p_rows + o_jj[:, None] * (2 * K) + o_k[None, :]
+    m = (o_jj < J)[:, None]
+    return tl.load(p_row, mask=m, other=0.0), tl.load(p_row + K, mask=m, other=0.0)
 
 
 @triton.jit
-def total_of(p_part, u_b, o_j, o_k, n_slots, n_j, J: tl.constexpr, K: tl.constexpr):
-    """The sum over a sample's slots, `[j, k]`; `n_j` is how many rows a slot holds, one for all outputs or each its."""
-    o_q = tl.arange(0, BLOCK_Q)
-    m_j = o_j < J
-    row = tl.minimum(o_j, n_j - 1)
-    b_sum = tl.zeros([BLOCK_J, K], tl.float64)
-    for q in range(0, n_slots, BLOCK_Q):
-        slot = u_b * n_slots + q + o_q
-        at = (slot[:, None, None] * n_j + row[None, :, None]) * K + o_k[None, None, :]
-        m = (q + o_q < n_slots)[:, None, None] & m_j[None, :, None]
-        b_sum += tl.sum(tl.load(p_part + at, mask=m, other=0.0).to(tl.float64), 0)
-    return b_sum
+def load_logs(p_log, o_jj, J: tl.constexpr):
+    """The part of each output's logits that all inputs share, as its distance from the largest: that is what counts."""
+    b_log = tl.load(p_log + o_jj, mask=o_jj < J, other=float("-inf"))
+    return b_log - tl.max(b_log, 0) + tl.load(p_log + J + o_jj, mask=o_jj < J, other=0.0)
 
 
 @triton.jit
-def weight(p_W, o_j, m, o_d, o_h, stride_W, H: tl.constexpr):
-    """`W[j, d, h]` for offsets that broadcast together."""
-    return tl.load(p_W + o_j * stride_W + o_d * H + o_h, mask=m, other=0.0).to(tl.float64)
-
-
-@triton.jit
-def along_votes(
-    p_row, p_W, o_j, o_v, stride_W, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    K: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """From sums of features `[j, k]` in memory those of one `[j]`, of votes and of their squares `[j, v]`."""
-    PAIRS = D * (D + 1) // 2
-    m_j = o_j < J
-    j, c, h = o_j[:, None, None], (o_v // H)[None, :, None], (o_v % H)[None, :, None]
-    m_jv = m_j[:, None, None] & (o_v < C * H)[None, :, None]
-    o_d = tl.arange(0, BLOCK_D)[None, None, :]
-    m = m_jv & (o_d < D)
-    b_x = tl.load(p_row + j * K + C * PAIRS + c * D + o_d, mask=m, other=0.0)
-    b_V = tl.sum(b_x * weight(p_W, j, m, o_d, h, stride_W, H), 2)
-    b_VV = tl.zeros_like(b_V)
-    o_e = tl.arange(0, BLOCK_D)[None, None, :]
-    for d in tl.static_range(D):
-        m = m_jv & (o_e < D) & (o_e >= d)
-        k = d * D - d * (d - 1) // 2 + o_e - d
-        b_xx = tl.load(p_row + j * K + c * PAIRS + k, mask=m, other=0.0)
-        b_WW = weight(p_W, j, m, d, h, stride_W, H) * weight(p_W, j, m, o_e, h, stride_W, H)
-        b_VV += tl.sum(tl.where(o_e == d, 1.0, 2.0) * b_xx * b_WW, 2)
-    b_one = tl.load(p_row + o_j * K + C * PAIRS + C * D, mask=m_j, other=0.0)
-    return b_one, b_V, b_VV
-
-
-@triton.jit
-def along_features(
-    p_v, p_vv, b_one, p_W, o_j, o_k, p_first, p_second, stride_W, J: tl.constexpr, C: tl.constexpr,
-    D: tl.constexpr, H: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr,
-):  # fmt: skip
-    """The reverse: coefficients of features `[j, k]` from those of one `[j]`, and in memory of votes and squares."""
-    PAIRS = D * (D + 1) // 2
-    first, second = tl.load(p_first + o_k)[None, :, None], tl.load(p_second + o_k)[None, :, None]
-    j, h = o_j[:, None, None], tl.arange(0, BLOCK_H)[None, None, :]
-    m_j = (o_j < J)[:, None, None] & (h < H)
-    quad, line = o_k < C * PAIRS, (o_k >= C * PAIRS) & (o_k < C * PAIRS + C * D)
-    c, r, s = first // D, first % D, second % D
-    m_q, m_l = m_j & quad[None, :, None], m_j & line[None, :, None]
-    at = j * BLOCK_V + c * H + h
-    b_W = weight(p_W, j, m_q | m_l, r, h, stride_W, H)
-    b_WW = b_W * weight(p_W, j, m_q, s, h, stride_W, H) * tl.where(r == s, 1.0, 2.0)
-    b_q = tl.load(p_vv + at, mask=m_q, other=0.0) * b_WW
-    b_l = tl.load(p_v + at, mask=m_l, other=0.0) * b_W
-    return tl.sum(b_q + b_l, 2) + tl.where((o_k == C * PAIRS + C * D)[None, :], b_one[:, None], 0.0)
-
-
-@triton.jit
-def spread_unit(b_S, p_first, p_second, o_k, CD: tl.constexpr):
-    """The power of two that makes a sample's capsules, counted from their mean, about one in size."""
-    first, second = tl.load(p_first + o_k), tl.load(p_second + o_k)
-    b_square = tl.max(tl.max(tl.where(((first == second) & (first < CD))[None, :], b_S, 0.0), 1), 0)
-    b_one = tl.max(tl.max(tl.where(((first == second) & (first == CD))[None, :], b_S, 0.0), 1), 0)
-    _, b_unit = power(tl.sqrt(b_square / tl.maximum(b_one, TINY)).to(tl.float32))
-    return tl.where(b_square > 0, b_unit, 1.0).to(tl.float64)
-
-
-@triton.jit
-def log_sigmoid(x):
-    return tl.minimum(x, 0.0) - tl.log(1 + tl.exp(-tl.abs(x)))
-
-
-@triton.jit
-def model_of(
-    p_S, p_W, p_B, p_use, p_ign, b_total, b_shift_W, o_j, o_v, eps, stride_W, stride_use, stride_ign,
-    J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """The output capsules that sums in memory give; `m` is their mean counted from the vote of the inputs' mean."""
-    m_j = o_j < J
-    m_jv = m_j[:, None] & (o_v < C * H)[None, :]
-    b_D, b_DV, b_DVV = along_votes(p_S, p_W, o_j, o_v, stride_W, J, C, D, H, K, BLOCK_D)
-    b_B = tl.load(p_B + o_j[:, None] * (C * H) + o_v[None, :], mask=m_jv, other=0.0).to(tl.float64) + b_shift_W
-    used = b_D[:, None] + eps
-    b_m = (b_DV - eps * b_B) / used
-    b_N = tl.where(m_jv, tl.maximum(b_DVV - 2 * b_m * b_DV + b_m * b_m * b_D[:, None], 0.0), 0.0)
-    b_sig2 = tl.where(m_jv, b_N / used + eps, 1.0)
-    b_use = tl.load(p_use + o_j * stride_use, mask=m_j, other=0.0).to(tl.float64)
-    b_ign = tl.load(p_ign + o_j * stride_ign, mask=m_j, other=0.0).to(tl.float64)
-    b_a = (b_use + b_ign) * b_D - b_ign * b_total
-    return b_D, b_m, b_N, b_sig2, b_B, b_a, b_use, b_ign
-
-
-@triton.jit
-def vote_of(p_shift, p_W, o_j, o_v, stride_W, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-            BLOCK_D: tl.constexpr):  # fmt: skip
-    """What the inputs' mean votes for each output, without the bias, `[j, v]`."""
-    o_d = tl.arange(0, BLOCK_D)[None, None, :]
-    j, c, h = o_j[:, None, None], (o_v // H)[None, :, None], (o_v % H)[None, :, None]
-    m = (o_j < J)[:, None, None] & (o_v < C * H)[None, :, None] & (o_d < D)
-    b_shift = tl.load(p_shift + c * D + o_d, mask=(o_v < C * H)[None, :, None] & (o_d < D), other=0.0)
-    return tl.sum(b_shift * weight(p_W, j, m, o_d, h, stride_W, H), 2)
-
-
-@triton.jit
-def assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, b_rest, m_j, FILLED: tl.constexpr):
-    """E-step: routing probabilities `[i, j]`; `log` and `rest` add up to the part of a logit common to all inputs."""
-    b_logit = dot(b_high, b_low, c_high, c_low) * b_size[:, None] * c_size[None, :] + b_log[None, :]
-    if FILLED:
-        b_R = tl.exp(tl.maximum(b_logit - tl.max(b_logit, 1)[:, None] + b_rest[None, :], -60.0))
-    else:
-        b_logit = tl.where(m_j[None, :], b_logit, float("-inf"))
-        b_R = tl.exp(tl.maximum(b_logit - tl.max(b_logit, 1)[:, None] + b_rest[None, :], -60.0))
-        b_R = tl.where(m_j[None, :], b_R, 0.0)
+def assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I: tl.constexpr, BLOCK_JJ: tl.constexpr):
+    """E-step: routing probabilities `[i, j]`; logits are to base two."""
+    b_sum = dot(b_high, b_low, tl.trans(c_high), tl.trans(c_low), tl.zeros([BLOCK_I, BLOCK_JJ], tl.float32))
+    b_logit = b_sum * (c_size * b_size)[None, :] + b_log[None, :]
+    b_R = tl.exp2(b_logit - tl.maximum(tl.max(b_logit, 1), -LARGE)[:, None])
     return b_R * (1 / tl.sum(b_R, 1))[:, None]

@@ -21,3 +21,8 @@ class Sizes(NamedTuple):
     d: int
     h: int
     packed: bool
+
+
+def power(n: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, n - 1).bit_length()
