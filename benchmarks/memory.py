@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 import typer
 
-from capsroute.testing import SHAPES, make_inputs
-from rivals import SEED, impl_of, make_call, output_weights
+from capsroute.testing import make_inputs
+from cases import CASES
+from rivals import COMPILED, SEED, impl_of, make_call, output_weights
 
 PROC = Path("/proc/self")
 TINY_VOTES = 2**12
@@ -56,15 +57,15 @@ def status_kib(field: str) -> int:
 
 def warm_up(shape: str, rival: str, mode: str) -> None:
     """Load libraries and start threads, on a few samples and inputs."""
-    tiny = SHAPES[shape].at_most(TINY_VOTES)
-    make_call(impl_of(rival, SHAPES[shape].case()), mode, make_inputs(tiny, SEED), output_weights(tiny, "cpu"))()
+    tiny = CASES[shape].at_most(TINY_VOTES)
+    make_call(impl_of(rival, CASES[shape].case()), mode, make_inputs(tiny, SEED), output_weights(tiny, "cpu"))()
 
 
 def main(shape: str, rival: str, mode: str) -> None:
     """Print the peak memory of RIVAL routing SHAPE on a CPU, MODE being forward or forward+backward."""
-    inputs, weights = make_inputs(SHAPES[shape], SEED), output_weights(SHAPES[shape], "cpu")
+    inputs, weights = make_inputs(CASES[shape], SEED), output_weights(CASES[shape], "cpu")
     call = make_call(rival, mode, inputs, weights)
-    if rival == "compiled":
+    if rival in COMPILED:
         call()  # at full size, for compiling takes memory of its own
     else:
         warm_up(shape, rival, mode)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ def origin(device: str, seed: int, commit: str | None) -> dict[str, Any]:
             "torch": torch.__version__,
             "numpy": numpy.__version__,
             "capsroute": capsroute.__version__,
-        },
+        }
+        | ({"triton": version("triton")} if device == "cuda" and find_spec("triton") else {}),
         "commit": _git("rev-parse", "HEAD") or commit,
         "dirty": None if changes is None else bool(changes),
         "seed": seed,

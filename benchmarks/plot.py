@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -19,11 +18,12 @@ COLOURS = {
     "reference": "#a6a6a6",
     "compiled": "#56b4e9",
     "moments": "#0072b2",
+    "moments compiled": "#cc79a7",
     "blocked": "#e69f00",
+    "triton": "#d55e00",
     "auto": "#009e73",
 }
 """Okabe and Ito's colours, which colour-blind people tell apart."""
-SPARE_COLOURS = ("#cc79a7", "#d55e00", "#f0e442")
 INK, FAINT = "#24292f", "#848d97"
 GAP = 0.8
 """Space between shapes, in bars."""
@@ -34,6 +34,8 @@ Places = dict[tuple[str, str], float]
 def draw(rows: list[Row], title: str, subtitle: str, path: Path) -> None:
     """Draw the rows of forward and backward passes."""
     rows = [row for row in rows if row.mode == MODE]
+    if not rows:
+        return
     bars = places(rows)
     figure = Figure(figsize=(9, 1.7 + 0.21 * (max(bars.values()) + 1)), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06, wspace=0.02)  # pyright: ignore
@@ -62,8 +64,7 @@ def places(rows: list[Row]) -> Places:
 
 
 def colours_of(rows: list[Row]) -> dict[str, str]:
-    spare = cycle(SPARE_COLOURS)
-    return {rival: COLOURS.get(rival) or next(spare) for rival in dict.fromkeys(row.rival for row in rows)}
+    return {rival: COLOURS.get(rival, INK) for rival in dict.fromkeys(row.rival for row in rows)}
 
 
 def relative_time(row: Row) -> float | None:

@@ -1,6 +1,5 @@
 """Write the benchmarks' table and headline into README.md, and draw their pictures: `python benchmarks/report.py`."""
 
-import csv
 import json
 import os
 import re
@@ -10,10 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from bars import bar_table, kernel_headline
 from plot import draw
+from plot_scaling import draw_scaling
 from records import RESULTS, ROOT, Row, read_rows
 from words import compared, short, size
 
+DEVICES = ("cpu", "cuda")
 HEADLINE_SHAPES = ("smallnorb_1", "sst_1")
 HEADLINE_MODE = "forward+backward"
 PLOT_TITLE = "Routing by agreement: each implementation against the reference"
@@ -40,19 +42,24 @@ class Result:
     @property
     def versions(self) -> str:
         named = self.origin["versions"]
-        return f"PyTorch {named['torch']}, capsroute {named['capsroute']}"
+        triton = f", Triton {named['triton']}" if "triton" in named else ""
+        return f"PyTorch {named['torch']}{triton}, capsroute {named['capsroute']}"
 
     @property
     def circumstances(self) -> str:
         """Commit, command, and how busy the machine was."""
         commit = f"commit {(self.origin['commit'] or 'unknown')[:12]}"
         changed = " with changes" if self.origin["dirty"] else ""
-        busy = max(self.origin["others_busy"].values(), default=0.0)
-        return f"{commit}{changed}, by `{self.origin['command']}`, other programs taking up to {busy:.0%} of the cores"
+        busy = max(self.origin.get("others_busy", {}).values(), default=None)
+        said = f"{commit}{changed}, by `{self.origin['command']}`"
+        if busy is not None:
+            said += f", other programs taking up to {busy:.0%} of the cores"
+        return said + (f"; {self.origin['note']}" if "note" in self.origin else "")
 
 
-def read_results(folder: Path) -> list[Result]:
-    paths = sorted(folder.glob("*.csv"))
+def read_results(folder: Path, prefix: str = "") -> list[Result]:
+    """One per device: of `run.py`, or with its prefix of another runner."""
+    paths = [path for device in DEVICES if (path := folder / f"{prefix}{device}.csv").exists()]
     return [Result(path, read_rows(path), json.loads(path.with_suffix(".json").read_text())) for path in paths]
 
 
@@ -65,8 +72,13 @@ def headline(results: list[Result], base: Path) -> str:
             row = next(row for result in results for row in result.rows if row.shape == shape)
             sizes = f"batch {row.batch}, {row.n_inp:,} inputs, {row.n_out:,} outputs"
             lines.append(f"- `{shape}` ({sizes}), forward and backward: {'; '.join(claims)}.")
-    files = ", ".join(f"`{_relative(result.path, base)}`" for result in results)
-    return "\n".join([*lines, f'- That is `impl="auto"` against `reference` in the same run, from {files}.'])
+    told = [result for result in results if any(claim_of(result, shape) for shape in HEADLINE_SHAPES)]
+    if told:
+        files = ", ".join(f"`{_relative(result.path, base)}`" for result in told)
+        lines.append(f'- That is `impl="auto"` against `reference` in the same run, from {files}.')
+    for result in results:
+        lines.append(kernel_headline(result.rows, result.machine, _relative(result.path, base)))
+    return "\n".join(line for line in lines if line)
 
 
 def claim_of(result: Result, shape: str) -> str:
@@ -80,68 +92,30 @@ def claim_of(result: Result, shape: str) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """The run of `kernels.py`: of each case the rows of the fused kernels and of the reference."""
-
-    path: Path
-    rows: dict[str, dict[str, dict[str, float]]]
-    origin: dict[str, Any]
-
-    @property
-    def machine(self) -> str:
-        return self.origin["machine"]["gpu"]
-
-    def headline(self, base: Path) -> str:
-        """What the kernels gain on the first case."""
-        name, row = next(iter(self.rows.items()))
-        plain, fused = row["reference"], row["triton"]
-        gain = compared(plain["eager_p50_ms"] / fused["eager_p50_ms"], "faster", "slower", "as fast")
-        captured = compared(plain["captured_ms"] / fused["captured_ms"], "faster", "slower", "as fast")
-        memory = compared(plain["peak_mib"] / fused["peak_mib"], "less memory", "more memory", "the same memory")
-        return (
-            f"- `{name.replace(', ', '`, ')}, by fused kernels on {self.machine}: **{gain} in {memory}**, and"
-            f" {captured} where both are captured in a CUDA graph, from `{_relative(self.path, base)}`."
-        )
-
-    def table(self, base: Path) -> str:
-        """A line per case."""
-        lines = [["forward + backward", "reference", "fused kernels", "captured in a CUDA graph", "memory"]]
-        lines.append(["---", "---:", "---:", "---:", "---:"])
-        for name, row in self.rows.items():
-            plain, fused = row.get("reference"), row["triton"]
-            before = f"{short(plain['eager_p50_ms'])} ms, {size(plain['peak_mib'])}" if plain else ""
-            times = [f"{short(fused[key])} ms" for key in ("eager_p50_ms", "captured_ms")]
-            lines.append([name, before, *times, size(fused["peak_mib"])])
-        named = self.origin["versions"]
-        text = [
-            f"**{self.machine}**, fused kernels, PyTorch {named['torch']}, Triton {named.get('triton', 'unknown')}:"
-            " median time of a call waited for, then of one that a graph holds; peak memory above the inputs, gradients"
-            " included.",
-            "\n".join(f"| {' | '.join(line)} |" for line in lines),
-            f"From `{_relative(self.path, base)}`, commit {self.origin['commit'][:12]}, by `{self.origin['command']}`"
-            + (f"; {self.origin['note']}." if "note" in self.origin else "."),
-        ]
-        return "\n\n".join(text)
-
-
-def read_kernels(folder: Path) -> Kernels:
-    path = folder / "kernels" / "kernels.csv"
-    rows: dict[str, dict[str, dict[str, float]]] = {}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            name, impl = row.pop("case"), row.pop("impl")
-            rows.setdefault(name, {})[impl] = {key: float(value) for key, value in row.items() if value}
-    return Kernels(path, rows, json.loads(path.with_suffix(".json").read_text()))
+def kernel_table(results: list[Result], base: Path) -> str:
+    """The fused kernels against their bars, and where the numbers come from."""
+    text = []
+    for result in results:
+        if result.on_gpu:
+            text += [
+                f"**{result.machine}**, fused kernels, {result.versions}, against the bars set for them: forward and"
+                " backward, median time and peak memory above the inputs, gradients included.",
+                bar_table(result.rows),
+                f"From `{_relative(result.path, base)}`, {result.circumstances}.",
+            ]
+    return "\n\n".join(text) or "Not measured."
 
 
 def tables(results: list[Result], base: Path) -> str:
-    return "\n\n".join(table(result, base) for result in results)
+    return "\n\n".join(table(result, base) for result in results if result.rows)
 
 
 def table(result: Result, base: Path) -> str:
     """A run's table: a line per shape and mode, a column per rival, then what was skipped and where all comes from."""
     rivals = list(dict.fromkeys(row.rival for row in result.rows))
+    told = "speed relative to `reference`, peak memory above the inputs"
+    if any(row.captured_ms for row in result.rows):
+        told = "median time of a call, then of one captured in a CUDA graph; peak memory above the inputs"
     cells = {(row.shape, row.mode, row.rival): cell(row, result.on_gpu) for row in result.rows}
     lines = [["layer", "batch x inputs → outputs", "pass", *rivals], ["---"] * 3 + ["---:"] * len(rivals)]
     for row in {(row.shape, row.mode): row for row in result.rows}.values():
@@ -149,7 +123,7 @@ def table(result: Result, base: Path) -> str:
         own = (cells.get((row.shape, row.mode, rival), "") for rival in rivals)
         lines.append([f"`{row.shape}`", sizes, row.mode.replace("+", " + "), *own])
     text = [
-        f"**{result.machine}**, {result.versions}: speed relative to `reference`, peak memory above the inputs.",
+        f"**{result.machine}**, {result.versions}: {told}.",
         "\n".join(f"| {' | '.join(line)} |" for line in lines),
         "\n".join(skipped_lines(result.rows)),
         f"From `{_relative(result.path, base)}`, {result.circumstances}.",
@@ -162,13 +136,25 @@ def cell(row: Row, on_gpu: bool) -> str:
     if row.skipped:
         return "-"
     parts = []
-    if row.speedup and row.rival != "reference":
+    if row.captured_ms and row.p50_ms:
+        parts.append(f"{short(row.p50_ms)} / {short(row.captured_ms)} ms")
+    elif row.speedup and row.rival != "reference":
         parts.append(f"{short(row.speedup)}x")
     elif row.p50_ms and on_gpu:
         parts.append(f"{short(row.p50_ms)} ms")
     if row.peak_mib is not None:
         parts.append(size(row.peak_mib))
     return ", ".join(parts) + (f" ({row.picked})" if row.picked else "")
+
+
+def pictures(results: list[Result], base: Path) -> str:
+    """Links to the pictures of runs that have rows to draw."""
+    links = []
+    for result in results:
+        kind = "as the problem grows, " if result.path.stem.startswith("scaling") else ""
+        path = _relative(result.path.with_suffix(".png"), base)
+        links.append(f"![Time and memory of each implementation, {kind}on {result.machine}]({path})")
+    return "\n\n".join(links)
 
 
 def skipped_lines(rows: list[Row]) -> list[str]:
@@ -203,11 +189,12 @@ def main(
     if not found:
         raise typer.BadParameter(f"no results in {results}: python benchmarks/run.py makes them")
     old = readme.read_text()
-    fused = read_kernels(results)
-    on_cpu = [result for result in found if not result.on_gpu]
-    new = insert(old, "headline", headline(on_cpu, readme.parent) + "\n" + fused.headline(readme.parent))
+    grown = read_results(results, "scaling_")
+    new = insert(old, "headline", headline(found, readme.parent))
     new = insert(new, "benchmark table", tables(found, readme.parent))
-    new = insert(new, "kernel table", fused.table(readme.parent))
+    new = insert(new, "kernel table", kernel_table(found, readme.parent))
+    if "<!-- pictures: begin -->" in new:
+        new = insert(new, "pictures", pictures([*found, *grown], readme.parent))
     if check and new != old:
         typer.echo(f"{readme.name} is not what the results give: run python benchmarks/report.py", err=True)
         raise typer.Exit(1)
@@ -216,6 +203,9 @@ def main(
         for result in found:
             subtitle = f"Forward and backward, log scales, shorter is better. {result.machine}, {result.versions}"
             draw(result.rows, PLOT_TITLE, subtitle, result.path.with_suffix(".png"))
+        for result in grown:
+            subtitle = f"Log scales, lower is better; a line ends where it takes over 2 s. {result.machine}"
+            draw_scaling(result.rows, f"{subtitle}, {result.versions}", result.path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

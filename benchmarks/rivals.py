@@ -12,9 +12,14 @@ from capsroute.routing import IMPLS, Case, pick
 from capsroute.routing.moments import n_features
 from capsroute.testing import Shape
 
+Call = Callable[[], tuple[Tensor, ...]]
 SEED = 0
 MODES = ("forward", "forward+backward")
-RIVALS = ("reference", "compiled", *(name for name in IMPLS if name != "reference"), "auto")
+COMPILED = {"compiled": "reference", "moments compiled": "moments"}
+"""Implementations that `torch.compile` makes rivals of."""
+RIVALS = ("reference", "compiled", "moments", "moments compiled", "blocked", "triton", "auto")
+CPU_RIVALS = ("reference", "compiled", "moments", "blocked", "auto")
+CUDA_RIVALS = ("reference", "compiled", "moments", "moments compiled", "blocked", "triton")
 
 COPIES_OF_VOTES = 20
 """Tensors of the votes' size that the reference holds at its peak, about."""
@@ -24,7 +29,7 @@ COPIES_OF_FEATURES = 6
 
 def impl_of(rival: str, case: Case) -> str:
     """The implementation behind a rival."""
-    return {"auto": pick(case), "compiled": "reference"}.get(rival, rival)
+    return pick(case) if rival == "auto" else COMPILED.get(rival, rival)
 
 
 def bytes_needed(impl: str, shape: Shape) -> int:
@@ -59,19 +64,21 @@ def output_weights(shape: Shape, device: str) -> list[Tensor]:
     return [torch.randn(size, generator=generator).to(device) for size in (capsules[:2], capsules, capsules)]
 
 
-def make_call(rival: str, mode: str, inputs: Mapping[str, Tensor], weights: list[Tensor]) -> Callable[[], object]:
+def make_call(
+    rival: str, mode: str, inputs: Mapping[str, Tensor], weights: list[Tensor]
+) -> Callable[[], tuple[Tensor, ...]]:
     """One run of a rival, ready to be timed."""
-    if rival == "compiled":
+    if rival in COMPILED:
         # sizes fixed, for code that serves any size is slower
-        run = partial(torch.compile(route, dynamic=False), **inputs, impl="reference")
+        run = partial(torch.compile(route, dynamic=False), **inputs, impl=COMPILED[rival])
     else:
         run = partial(route, **inputs, impl=rival)
 
-    def forward() -> object:
+    def forward() -> tuple[Tensor, ...]:
         with torch.no_grad():
             return run()
 
-    def forward_backward() -> object:
+    def forward_backward() -> tuple[Tensor, ...]:
         return torch.autograd.grad(run(), list(inputs.values()), weights)
 
     return {"forward": forward, "forward+backward": forward_backward}[mode]

@@ -1,0 +1,59 @@
+"""The fused kernels against their rivals and their bars, in words and tables."""
+
+from cases import BARS, CASES, Bar
+from records import Row, ratio
+from words import compared, short, size
+
+MODE = "forward+backward"
+HEADLINE_CASE = "smallnorb_1_b20"
+NAMES = {"reference": "`reference`", "compiled": "it compiled", "moments compiled": "compiled `moments`"}
+NOT_MEASURED = "not measured"
+
+
+def find(rows: list[Row], case: str, rival: str) -> Row | None:
+    """A row that was measured."""
+    same = (row for row in rows if (row.shape, row.rival, row.mode) == (case, rival, MODE))
+    return next((row for row in same if row.p50_ms is not None), None)
+
+
+def kernel_headline(rows: list[Row], machine: str, path: str) -> str:
+    """What the kernels gain on one case; empty if the run does not tell."""
+    fused, plain = find(rows, HEADLINE_CASE, "triton"), find(rows, HEADLINE_CASE, "reference")
+    if not fused or not plain:
+        return ""
+    shape = CASES[HEADLINE_CASE]
+    sizes = f"batch {shape.batch}, {shape.n_inp:,} inputs, {shape.n_out:,} outputs"
+    gain = compared(ratio(plain.p50_ms, fused.p50_ms) or 1, "faster", "slower", "as fast")
+    memory = compared(ratio(plain.peak_mib, fused.peak_mib) or 1, "less memory", "more memory", "the same memory")
+    others = [
+        f"{compared(gained, 'faster', 'slower', 'as fast')} than {name}"
+        for rival, name in NAMES.items()
+        if (row := find(rows, HEADLINE_CASE, rival)) and (gained := ratio(row.captured_ms, fused.captured_ms))
+    ]
+    captured = f"; captured in a CUDA graph, {', '.join(others)}" if others else ""
+    return (
+        f"- `smallnorb_1` ({sizes}), by fused kernels on {machine}: **{gain} in {memory}** than `reference`{captured};"
+        f" from `{path}`."
+    )
+
+
+def bar_table(rows: list[Row]) -> str:
+    """A line per bar: what was asked, what is reached captured in a graph and called one by one, and the memory."""
+    lines = [["case", "bar", "captured in a CUDA graph", "called", "peak memory"], ["---"] + ["---:"] * 4]
+    for case, bar in BARS.items():
+        shape, row = CASES[case], find(rows, case, "triton")
+        name = f"`{case}`: {shape.batch} x {shape.n_inp:,} → {shape.n_out:,}"
+        asked = f"{bar.ms:g} ms" + (f", {size(bar.mib)}" if bar.mib else "")
+        lines.append([name, asked, *(cells(row, bar) if row else [NOT_MEASURED] * 3)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cells(row: Row, bar: Bar) -> list[str]:
+    """Each number, and whether it is within its bar."""
+    times = [judged(ms, bar.ms, f"{short(ms)} ms") if ms else NOT_MEASURED for ms in (row.captured_ms, row.p50_ms)]
+    memory = NOT_MEASURED if row.peak_mib is None else judged(row.peak_mib, bar.mib, size(row.peak_mib))
+    return [*times, memory]
+
+
+def judged(value: float, bar: float | None, text: str) -> str:
+    return text if bar is None else f"{text}, {'met' if value <= bar else 'missed'}"

@@ -1,0 +1,219 @@
+"""The fused kernels against the float64 reference on random shapes: `python benchmarks/random_shapes.py --help`.
+
+Nothing may be infinite or not a number where the float64 reference is finite. Over the cases of a group, which have the
+same sizes, a result's mean distance from the float64 reference may be that of `capsroute.testing`: twice the mean
+distance of the reference in the same precision, plus one rounding of the largest value. A single case may be further by
+luck: it fails where it is `SINGLE` times beyond both its own budget and the group's mean. Distances count in units of
+the result's largest value.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+import typer
+from rich.table import Table
+from torch import Tensor
+
+from capsroute import route
+from capsroute.testing import distance
+from draws import AXES, Group, Plan, draw_case, draw_group, draw_weights
+from jobs import OUT_OF_TIME, Clock, console, together
+from origin import origin
+from records import RESULTS
+
+SINGLE = 4.0
+FEWEST = 12
+"""Cases of a group from which its means are held to the budget."""
+BATCH_VOTES, MOST_AT_ONCE = 2**23, 32
+"""Votes, and cases, that the reference takes at a time."""
+
+Result = dict[str, Tensor]
+
+
+class Errors(NamedTuple):
+    """Of one result of one case, in units of its largest value."""
+
+    off: float
+    may: float
+    finite: bool
+
+
+class Asked(NamedTuple):
+    """Cases of one group."""
+
+    plan: Plan
+    number: int
+    group: int
+    seeds: list[int]
+    device: str
+
+
+def judge_group(asked: Asked) -> list[dict[str, Errors]]:
+    """Errors of every case of a group."""
+    group = draw_group(asked.plan, asked.number, asked.group)
+    at_once = max(1, min(MOST_AT_ONCE, BATCH_VOTES // max(1, group.votes)))
+    found = []
+    for start in range(0, len(asked.seeds), at_once):
+        seeds = asked.seeds[start : start + at_once]
+        cases = [move(draw_case(group, seed), asked.device) for seed in seeds]
+        weights = [[w.to(asked.device) for w in draw_weights(group, seed)] for seed in seeds]
+        exact = referred(group, cases, weights, torch.float64)
+        plain = referred(group, cases, weights, None)
+        fused = [fused_run(group, *both) for both in zip(cases, weights, strict=True)]
+        found += [compare(*three) for three in zip(exact, plain, fused, strict=True)]
+    return found
+
+
+def move(case: dict[str, Tensor], device: str) -> dict[str, Tensor]:
+    return {name: t.to(device) for name, t in case.items()}
+
+
+def settings(group: Group) -> dict[str, Any]:
+    return {"n_iters": group.n_iters, "agreement": group.kind.agreement}
+
+
+def named(out: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> Result:
+    return dict(zip(("a", "mu", "sig2", *(f"d{name}" for name in AXES)), (*out, *gradients), strict=True))
+
+
+def referred(
+    group: Group, cases: list[dict[str, Tensor]], weights: list[list[Tensor]], dtype: torch.dtype | None
+) -> list[Result]:
+    """What the reference makes of some cases, all at a time, in a precision or their own."""
+
+    def one(*tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        inputs, outer = tensors[:6], tensors[6:]
+        vjp: Any = torch.func.vjp
+        out, pull = vjp(lambda *t: tuple(route(*t, impl="reference", **settings(group))), *inputs)
+        return out, pull(tuple(w.to(o.dtype) for w, o in zip(outer, out, strict=True)))
+
+    rows = [[*case.values(), *outer] for case, outer in zip(cases, weights, strict=True)]
+    stacked = [torch.stack(column) for column in zip(*rows, strict=True)]
+    inputs = [t.to(dtype or t.dtype) for t in stacked[:6]]
+    out, gradients = torch.func.vmap(one)(*inputs, *stacked[6:])
+    return [named(tuple(t[n] for t in out), tuple(t[n] for t in gradients)) for n in range(len(cases))]
+
+
+def fused_run(group: Group, case: dict[str, Tensor], weights: list[Tensor]) -> Result:
+    inputs = [t.detach().requires_grad_() for t in case.values()]
+    out = route(*inputs, impl="triton", **settings(group))
+    gradients = torch.autograd.grad(out, inputs, [w.to(o.dtype) for w, o in zip(weights, out, strict=True)])
+    return named(tuple(t.detach() for t in out), gradients)
+
+
+def compare(exact: Result, plain: Result, fused: Result) -> dict[str, Errors]:
+    """Errors by result."""
+    found = {}
+    for name, t in exact.items():
+        largest, finite = distance(t, torch.zeros_like(t)), bool(fused[name].isfinite().all())
+        unit, one = largest or 1.0, torch.finfo(fused[name].dtype).eps
+        may = (2 * distance(plain[name], t) + one * largest) / unit
+        found[name] = Errors(distance(fused[name], t) / unit if finite else float("inf"), may, finite)
+    return found
+
+
+class Verdict:
+    """What all cases together come to."""
+
+    def __init__(self, plan: Plan):
+        self.plan, self.cases, self.over = plan, 0, 0
+        self.failures: list[dict[str, Any]] = []
+        self.worst: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, -1))
+        self.means: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, asked: Asked, answer: list[dict[str, Errors]] | str) -> None:
+        """Take in a group, or why there is no answer for it."""
+        group = draw_group(self.plan, asked.number, asked.group)
+        if isinstance(answer, str):
+            return self._fail(group, asked.seeds, answer)
+        self.cases += len(answer)
+        means = {name: mean([case[name] for case in answer]) for name in answer[0]} if answer else {}
+        for name, (off, may) in means.items():
+            self.means[name].append(off / may if may else 0.0)
+            if len(answer) >= FEWEST and off > may:
+                self._fail(group, asked.seeds[:1], f"{name}: in the mean off by {off:.2e}, may be {may:.2e}")
+        for seed, case in zip(asked.seeds, answer, strict=True):
+            self.over += any(errors.off > errors.may for errors in case.values())
+            for name, (off, may, finite) in case.items():
+                if not finite:
+                    self._fail(group, [seed], f"{name}: not finite")
+                elif off > SINGLE * max(may, means[name][1]):
+                    self._fail(group, [seed], f"{name}: off by {off:.2e}, may be {may:.2e}")
+                times = off / max(may, means[name][1]) if off else 0.0
+                self.worst[name] = max(self.worst[name], (times, seed))
+
+    def _fail(self, group: Group, seeds: list[int], why: str) -> None:
+        self.failures.append({"seeds": seeds, "why": why, "case": str(group)})
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "cases": self.cases,
+            "groups": self.plan.sets * self.plan.groups,
+            "share of cases with a result over its own budget": round(self.over / max(1, self.cases), 4),
+            "groups' means over their budget": {name: max(means) for name, means in self.means.items()},
+            "worst single case over its budget": {name: list(worst) for name, worst in self.worst.items()},
+            "failures": self.failures,
+        }
+
+
+def mean(errors: list[Errors]) -> tuple[float, float]:
+    finite = [e for e in errors if e.finite] or [Errors(0.0, 0.0, True)]
+    return sum(e.off for e in finite) / len(finite), sum(e.may for e in finite) / len(finite)
+
+
+def show(case: dict[str, Errors], group: Group) -> None:
+    """Print one case."""
+    console.print(str(group))
+    table = Table("result", "off by", "may be", box=None)
+    for name, (off, may, finite) in case.items():
+        table.add_row(name, f"{off:.2e}" if finite else "not finite", f"{may:.2e}")
+    console.print(table)
+
+
+def main(
+    cases: Annotated[int, typer.Option(min=1, help="Random cases.")] = 10_000,
+    sets: Annotated[int, typer.Option(min=1, help="Sets of sizes that kernels are compiled for.")] = 48,
+    groups: Annotated[int, typer.Option(min=1, help="Sizes of each set.")] = 4,
+    only: Annotated[int | None, typer.Option(help="Run this seed alone and print its errors.")] = None,
+    device: Literal["cpu", "cuda"] = "cuda",
+    most_votes: Annotated[int, typer.Option(min=1, help="Numbers in a case's votes.")] = 2**18,
+    many_pairs: Annotated[int, typer.Option(min=0, help="Pairs in sets of many inputs, 0 for none.")] = 2**18,
+    budget_s: Annotated[float | None, typer.Option(help="Stop after so many seconds, keeping what there is.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="File to write.", show_default="benchmarks/results/random_shapes.json")
+    ] = RESULTS / "random_shapes.json",
+    commit: Annotated[str | None, typer.Option(help="Commit to record where git cannot tell.")] = None,
+) -> None:
+    """Compare outputs and gradients case by case; write a summary and the seeds of what fails."""
+    plan = Plan(cases, sets, groups, most_votes, many_pairs)
+    if only is not None:
+        group = draw_group(plan, *plan.where(only))
+        return show(judge_group(Asked(plan, *plan.where(only), [only], device))[0], group)
+    seeds: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for seed in range(cases):
+        seeds[plan.where(seed)].append(seed)
+    asked = [Asked(plan, *where, own, device) for where, own in seeds.items()]
+    about, verdict = origin(device, 0, commit), Verdict(plan)
+    clock = Clock(budget_s)
+
+    def done(item: Asked, answer: list[dict[str, Errors]] | str) -> None:
+        if answer != OUT_OF_TIME:
+            verdict.add(item, answer)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(about | verdict.summary(), indent=2) + "\n")
+
+    together(judge_group, asked, clock, "groups of cases", done)
+    summary = verdict.summary()
+    console.print({name: value for name, value in summary.items() if name != "failures"})
+    for failure in verdict.failures[:20]:
+        console.print(failure)
+    console.print(f"{verdict.cases} cases, {len(verdict.failures)} failures, written to {out.name}")
+    sys.exit(bool(verdict.failures))
+
+
+if __name__ == "__main__":
+    typer.run(main)

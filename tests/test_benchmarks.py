@@ -1,0 +1,192 @@
+"""The benchmarks' runners on tiny cases, what becomes of rivals that fail, and the report of incomplete runs."""
+
+import importlib
+import json
+import os
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import ROOT
+
+README = """<!-- headline: begin -->
+<!-- headline: end -->
+<!-- kernel table: begin -->
+<!-- kernel table: end -->
+<!-- benchmark table: begin -->
+<!-- benchmark table: end -->
+<!-- pictures: begin -->
+<!-- pictures: end -->
+"""
+ABOUT = {
+    "machine": {"cpu": "a processor", "cores": 16, "gpu": "a GPU", "cuda": "13.0"},
+    "versions": {"torch": "2.11.0", "capsroute": "0.1.0", "triton": "3.6.0"},
+    "commit": "a" * 40,
+    "dirty": False,
+    "command": "python benchmarks/run.py",
+    "others_busy": {},
+}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of the benchmarks by name."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module
+
+
+def misbehave(how: str) -> str:
+    """What a worker is asked to do."""
+    if how == "die":
+        os._exit(1)
+    if how == "hang":
+        time.sleep(60)
+    return how
+
+
+def row(bench: Any, case: str = "smallnorb_1_b20", rival: str = "triton", **values: Any) -> Any:
+    shape = bench("cases").CASES[case]
+    sizes = shape.batch, shape.n_inp, shape.n_out
+    return bench("records").Row(case, *sizes, rival, "", "forward+backward", **values)
+
+
+def test_a_run_in_processes_writes_every_row_and_resumes(bench: Any, tmp_path: Path) -> None:
+    settings = {"cases": "tiny", "modes": "forward+backward", "processes": True, "out": tmp_path, "commit": "c"}
+    bench("run").main(**settings, impls="reference,blocked")
+    rows = {r.rival: r for r in bench("records").read_rows(tmp_path / "cpu.csv")}
+    assert list(rows) == ["reference", "blocked"]
+    assert rows["blocked"].speedup > 0
+    assert rows["blocked"].returned_mib == rows["reference"].returned_mib > 0
+    assert json.loads((tmp_path / "cpu.json").read_text())["commit"]
+
+    # a row that is there stays, one out of time is measured again, and nothing is without time
+    changed = [replace(rows["reference"], p50_ms=1234.5), replace(rows["blocked"], p50_ms=None, skipped="took ages")]
+    bench("records").write_rows(changed, tmp_path / "cpu.csv")
+    bench("run").main(**settings, impls="reference,moments,blocked", resume=True, budget_s=-1)
+    rows = bench("records").read_rows(tmp_path / "cpu.csv")
+    assert [(r.rival, r.p50_ms) for r in rows] == [("reference", 1234.5)]
+
+
+def test_rounds_on_a_cpu_time_every_rival(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench("rounds"), "cpu_peak", lambda *_: 2.0)  # starts a process for each
+    bench("run").main(cases="tiny", impls="reference,blocked,auto", modes="forward", repeats=2, out=tmp_path)
+    rows = bench("records").read_rows(tmp_path / "cpu.csv")
+    assert [(r.rival, r.picked, r.repeats) for r in rows] == [
+        ("reference", "", 2),
+        ("blocked", "", 2),
+        ("auto", "reference", 2),
+    ]
+    assert all(r.p20_ms <= r.p50_ms <= r.p80_ms and r.peak_mib == 2 for r in rows)
+
+
+def test_results_that_are_wrong_are_not_timed(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = bench("run")
+    monkeypatch.setattr(run, "prepare", lambda asked: "wrong: mu off by 1, may be 0")
+    with pytest.raises(run.typer.Exit):
+        run.main(cases="tiny", impls="reference,moments", out=tmp_path)
+    assert bench("records").read_rows(tmp_path / "cpu.csv") == []
+
+
+def test_a_worker_that_dies_or_hangs_is_replaced(bench: Any) -> None:
+    jobs = bench("jobs")
+    worker = jobs.Worker(misbehave)
+    with pytest.raises(jobs.GoneError, match="died"):
+        worker.ask("die", 60)
+    assert worker.ask("answer", 60) == "answer"
+    with pytest.raises(jobs.GoneError, match="took more than 0 s"):
+        worker.ask("hang", 0.1)
+    worker.stop()
+
+
+def test_a_rival_that_fails_costs_its_own_row(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = bench("measure")
+    job = measure.Job("tiny", bench("cases").CASES["tiny"], "reference", "forward", "cpu")
+
+    def fail(*_: object) -> None:
+        raise measure.torch.OutOfMemoryError("of some GiB")
+
+    monkeypatch.setattr(measure, "make_call", fail)
+    assert measure.measure(job) == replace(job.row, skipped="out of memory")
+
+
+def test_a_line_ends_where_its_rival_does(bench: Any) -> None:
+    scaling = bench("scaling")
+    jobs = scaling.jobs_of(["inputs"], ["reference", "compiled"], "cpu", None)
+    plain = [job for job in jobs if job.rival == "reference"]
+    assert [job.shape.n_inp for job in plain] == [1_000, 4_000, 16_000, 64_000, 250_000, 1_000_000]
+    assert [job.shape.n_inp for job in jobs if job.rival == "compiled"] == [4_000, 64_000, 1_000_000]
+    lines = scaling.Lines()
+    lines.see(replace(plain[0].row, p50_ms=2_000.0))
+    assert lines.stops(plain[1]) == ""
+    lines.see(replace(plain[1].row, p50_ms=2_500.0))
+    assert lines.stops(plain[2]) == "not tried: 2.5 s a call at 4,000 inputs"
+    assert lines.stops(jobs[-1]) == ""
+    lines.see(replace(jobs[-1].row, skipped="out of memory"))
+    assert lines.stops(jobs[-1]) == "not tried: out of memory at 1,000,000 inputs"
+
+
+def test_scaling_writes_and_draws_what_it_measures(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answered(worker: object, job: Any, limit_s: float) -> Any:
+        small = job.shape.n_out < 1_024
+        return replace(job.row, p50_ms=3.0, peak_mib=7.0) if small else replace(job.row, skipped="out of memory")
+
+    monkeypatch.setattr(bench("jobs"), "answered", answered)
+    bench("scaling").main(families="outputs", impls="reference,moments", device="cpu", points=4, out=tmp_path)
+    rows = bench("records").read_rows(tmp_path / "scaling_cpu.csv")
+    end = "not tried: out of memory at 1,024 outputs"
+    assert [(r.n_out, r.p50_ms, r.skipped) for r in rows if r.rival == "moments"] == [
+        (16, 3.0, ""),
+        (128, 3.0, ""),
+        (1_024, None, "out of memory"),
+        (8_192, None, end),
+    ]
+    bench("plot_scaling").draw_scaling(rows, "", tmp_path / "scaling.png")
+    assert (tmp_path / "scaling.png").stat().st_size > 10_000
+
+
+def test_labels_of_lines_keep_apart(bench: Any) -> None:
+    plot = bench("plot_scaling")
+    placed = plot.apart([0.1, 0.11, 0.5, 0.95, 0.96, 0.99])
+    assert min(high - low for low, high in pairwise(placed)) > plot.LEAST_GAP - 1e-9
+    assert (placed[0], placed[2]) == pytest.approx((0.1, 0.5))
+    assert placed[-1] <= plot.HIGHEST
+
+
+def test_bars_are_met_or_missed_or_not_measured(bench: Any) -> None:
+    fused = row(bench, p50_ms=1.2, captured_ms=0.44, peak_mib=40.0)
+    lines = bench("bars").bar_table([fused]).splitlines()
+    assert lines[2].endswith("| 0.45 ms, 40 MiB | 0.44 ms, met | 1.2 ms, missed | 40 MiB, met |")
+    assert lines[3].endswith("| not measured | not measured | not measured |")
+    assert len(lines) == 2 + len(bench("cases").BARS)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 2, 3])
+def test_the_report_works_with_missing_rows(bench: Any, tmp_path: Path, n_rows: int) -> None:
+    rows = [
+        row(bench, p50_ms=1.0, captured_ms=0.5, peak_mib=10.0),
+        row(bench, rival="reference", p50_ms=20.0, captured_ms=20.0, peak_mib=1000.0),
+        row(bench, rival="compiled", skipped="out of memory"),
+    ][:n_rows]
+    records, readme = bench("records"), tmp_path / "README.md"
+    records.save(records.with_ratios(rows), ABOUT, tmp_path / "cuda")
+    readme.write_text(README)
+    bench("report").main(results=tmp_path, readme=readme, check=False)
+    text = readme.read_text()
+    assert ("**20x faster in 100x less memory** than `reference`" in text) == (n_rows >= 2)
+    assert ("captured in a CUDA graph, 40x faster than `reference`;" in text) == (n_rows >= 2)
+    assert ("- `compiled` not on `smallnorb_1_b20`: out of memory." in text) == (n_rows == 3)
+    assert "| 0.45 ms, 40 MiB |" in text
+    assert (tmp_path / "cuda.png").exists() == (n_rows > 0)
+    bench("report").main(results=tmp_path, readme=readme, check=True)
+
+
+def test_rows_of_another_commit_are_not_kept(bench: Any, tmp_path: Path) -> None:
+    records = bench("records")
+    records.save([row(bench, p50_ms=1.0), row(bench, "sst_1", skipped="took more than 9 s")], ABOUT, tmp_path / "cuda")
+    assert [kept.shape for kept in records.earlier(tmp_path / "cuda", ABOUT)] == ["smallnorb_1_b20"]
+    assert records.earlier(tmp_path / "cuda", ABOUT | {"commit": "b" * 40}) == []
+    assert records.earlier(tmp_path / "cuda", ABOUT | {"commit": None}) == []
