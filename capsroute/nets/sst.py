@@ -4,16 +4,28 @@ Axes: b sentences, n tokens, l layers of the transformer, m its width.
 """
 
 from os import PathLike
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from ..layers import Routing
 from ..routing import Capsules
+from ..routing.triton import mapped
 from .hub import Hub, fill, read_weights
 
 D_PART = 64
+
+
+class Worth(NamedTuple):
+    """The least padding from which packing texts makes up for what it costs."""
+
+    share: float  # of all places for tokens
+    numbers: int  # in the hidden states left out
+
+
+WORTH_PACKING = {"cpu": Worth(0.4, 2**21)}
+"""By device; on others texts are never packed. `benchmarks/packing.py` measures it."""
 
 
 class SST(nn.Module, Hub, license="mit", pipeline_tag="text-classification"):
@@ -59,10 +71,19 @@ class SST(nn.Module, Hub, license="mit", pipeline_tag="text-classification"):
             mask: `[b, n]`, 1 for tokens and 0 for padding; in between where both are mixed.
             embs: `[b, n, l, m]` hidden states.
         """
-        a, mu = self.parts(mask, embs)
-        for routing in self.routings:
-            a, mu, sig2 = routing(a, mu)
-        return Capsules(a, mu, sig2)
+        check_texts(mask, embs, *self.depth_emb.shape)
+        first, second = self.routings
+        a, mu, _ = self.packed(mask, embs) if worth_packing(mask, embs) else first(*self.parts(mask, embs))
+        return second(a, mu)
+
+    def packed(self, mask: Tensor, embs: Tensor) -> Capsules:
+        """What the first routing layer makes of tokens alone: but for rounding, the same as with padding."""
+        there = mask != 0
+        mu = self.detect_parts(embs[there] + self.depth_emb)  # [tokens, l, 64]
+        a = torch.logit(mask[there])[:, None].expand(mu.shape[:2])
+        ends = (there.sum(1) * mu.shape[1]).cumsum(0)
+        offsets = nn.functional.pad(ends, (1, 0))
+        return self.routings[0].forward_packed(a.flatten(), mu.flatten(0, 1).unsqueeze(-2), offsets)  # pyright: ignore
 
     def parts(self, mask: Tensor, embs: Tensor) -> tuple[Tensor, Tensor]:
         """A score and a vector for every hidden state: what the first routing layer gets."""
@@ -80,6 +101,18 @@ class SST(nn.Module, Hub, license="mit", pipeline_tag="text-classification"):
         network = cls(n_classes=n_classes, encoder="openai-community/gpt2-large")
         fill(network, weights, path)
         return network
+
+
+def worth_packing(mask: Tensor, embs: Tensor) -> bool:
+    """Whether so much is padding that routing tokens alone, by sizes of texts, is faster.
+
+    Not in a graph, which serves any mask, nor where `torch.func` hides what the mask holds.
+    """
+    least = WORTH_PACKING.get(mask.device.type)
+    if least is None or torch.compiler.is_compiling() or mapped():
+        return False
+    padding = int((mask == 0).sum())
+    return padding >= least.share * mask.numel() and padding * embs.shape[2:].numel() >= least.numbers
 
 
 def detected(layers: nn.Sequential, mask: Tensor, x: Tensor) -> Tensor:
