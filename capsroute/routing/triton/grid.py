@@ -31,7 +31,7 @@ def arrival(pid, n_programs):
 
 
 @triton.jit
-def wait_for_all(p_count, n_waits=0):
+def wait_for_all(p_count):
     """Wait until every program has come here, and see what all of them wrote."""
     tl.debug_barrier()
     step = arrival(tl.program_id(0), tl.num_programs(0))

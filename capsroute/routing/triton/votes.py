@@ -1,8 +1,8 @@
-"""Forward kernel of the vote form. Axes as in `votes_tile.py`."""
+"""Forward kernel of the vote form. Axes as in `votes_types.py`."""
 
 # constants are of any type to the compiler, and none to pyright
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
-# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
+# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportCallIssue=false
 
 from typing import Any, NamedTuple
 
@@ -10,25 +10,27 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
+from .votes_pairs import prepare
 from .votes_tile import (
-    FLOOR,
     LOWEST,
     add_to,
     chunk,
     clear,
-    columns,
+    columns_of,
+    distances,
+    in_two,
     load_betas,
     load_lse,
-    load_model,
-    load_precisions,
+    load_mu_p,
+    model_of,
     model_row,
     powers,
-    rows,
+    rows_of,
     span,
-    to_logits,
     total,
     votes,
 )
+from .votes_types import Cut, Inputs, Layer
 
 LOG_2_PI = tl.constexpr(1.8378770664093453)
 
@@ -36,11 +38,12 @@ LOG_2_PI = tl.constexpr(1.8378770664093453)
 class Sums(NamedTuple):
     """Over the inputs of a slot, in float64; distances `E` are counted from the means of the iteration before."""
 
+    f: Any  # [slots, b]
     D_use: Any  # [slots, b, j]
-    D_ign: Any  # [slots, b, j]
-    a: Any  # [slots, b, j]
+    a: Any  # where betas are each input's own, [slots, b, j]
     D_E: Any  # [slots, b, j, v]
     D_EE: Any  # [slots, b, j, v]
+    lse: Any  # where outputs take more than one tile, of the outputs of a slice, [slices, n]
 
 
 class Outs(NamedTuple):
@@ -52,97 +55,116 @@ class Outs(NamedTuple):
 
 
 @triton.jit
-def e_step(inp, layer, models, o_i, o_n, m_i, pid_j, row, b_V, T: tl.constexpr):
-    """Logits `[I, J]`; takes the votes where one chunk holds them all."""
-    o_j, m_j = columns(inp, pid_j, T)
-    far = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
-    for pid_v in range(T.CHUNKS):
-        b_E = b_V if T.CHUNKS == 1 else votes(inp, layer, o_i, o_n, m_i, pid_j, pid_v, T)
-        b_E -= load_model(models.mu, row, o_j, m_j, pid_v, 0.0, T)[None, :, :]
-        far += tl.sum(b_E * b_E * load_precisions(models, row, o_j, m_j, pid_v, T)[None, :, :], 2)
-    return to_logits(inp, models, row, far, o_j, m_j)
-
-
-@triton.jit
-def normalise(inp, layer, models, t, pid_b, pid_i, pid_s, n_tiles, T: tl.constexpr):
+def normalise(inp, layer, cut, models, sums, t, pid_b, pid_i, pid_s, T: tl.constexpr):
     """A slice's part of the normalisers of a tile's inputs, over tiles of outputs."""
     start, n_inp = span(inp, pid_b, T)
-    o_i, o_n, m_i, _f = rows(inp, start, n_inp, pid_i, T)
+    rows = rows_of(inp, start, n_inp, pid_i, T)
     row = model_row(inp, t - 1, pid_b)
-    b_top = tl.full([T.BLOCK_I], LOWEST, tl.float64)
-    b_sum = tl.full([T.BLOCK_I], 0.0, tl.float32)
-    for pid_j in range(pid_s, tl.where(pid_i * T.BLOCK_I < n_inp, n_tiles, 0), T.SLICES):
-        m_j = columns(inp, pid_j, T)[1]
-        b_V = votes(inp, layer, o_i, o_n, m_i, pid_j, 0, T) if T.CHUNKS == 1 else 0
-        logits = e_step(inp, layer, models, o_i, o_n, m_i, pid_j, row, b_V, T)
-        new = tl.maximum(b_top, tl.max(logits, 1))
-        b_sum *= tl.exp(tl.maximum((b_top - new).to(tl.float32), FLOOR))
-        b_sum += tl.sum(powers(logits, new, m_j), 1)
+    b_top = tl.full([T.BLOCK_I], LOWEST, tl.float32)
+    b_sum = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
+    for pid_j in range(pid_s, tl.where(pid_i * T.BLOCK_I < n_inp, cut.j_tiles, 0), cut.slices):
+        cols = columns_of(inp, layer, pid_j, T)
+        model = model_of(models, row, cols, T)
+        b_V = votes(inp, layer, rows, cols, pid_j, 0, T) if T.CHUNKS == 1 else 0
+        far = distances(inp, layer, models, model, row, rows, cols, pid_j, b_V, T)
+        new = tl.maximum(b_top, tl.max(model.log[None, :] - far, 1))
+        b_sum = b_sum * tl.exp(b_top - new)[:, None] + powers(far, model, new, new * 0.0)
         b_top = new
-    p_lse = models.lse + (tl.cast(t, tl.int64) * T.SLICES + pid_s) * inp.n + o_n
-    tl.store(p_lse, b_top + tl.log(tl.where(m_i, b_sum, 1.0).to(tl.float64)), mask=m_i)
+    b_lse = b_top.to(tl.float64) + tl.log(tl.where(rows.m_i, tl.sum(b_sum.to(tl.float64), 1), 1.0))
+    tl.store(sums.lse + tl.cast(pid_s, tl.int64) * inp.n + rows.o_n, b_lse, mask=rows.m_i)
 
 
 @triton.jit
-def shares(inp, layer, models, t, pid_b, o_i, o_n, m_i, b_f, pid_j, b_V, T: tl.constexpr):
-    """E- and D-step of a tile: D_use and D_ign, `[I, J]` each, in float64."""
-    m_j = columns(inp, pid_j, T)[1]
-    b_R = tl.where(m_j[None, :], tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32) + 1.0 / inp.j, 0.0)
-    if t > 0:
-        logits = e_step(inp, layer, models, o_i, o_n, m_i, pid_j, model_row(inp, t - 1, pid_b), b_V, T)
-        if T.WIDE:
-            b_lse = load_lse(inp, models, t, o_n, m_i, T)
-        else:
-            b_top = tl.max(logits, 1)
-            b_lse = b_top + tl.log(tl.sum(powers(logits, b_top, m_j), 1).to(tl.float64))
-            tl.store(models.lse + tl.cast(t, tl.int64) * inp.n + o_n, b_lse, mask=m_i)
-        b_R = powers(logits, b_lse, m_j)
-    b_use = (b_f[:, None] * b_R).to(tl.float64)
-    return b_use, tl.where(m_j[None, :], b_f.to(tl.float64)[:, None] - b_use, 0.0)
+def join(inp, cut, models, sums, t, pid, n_pids):
+    """The normalisers, from those of all slices."""
+    for unit in range(pid, tl.cdiv(inp.n, 128), n_pids):
+        o_n = tl.cast(unit, tl.int64) * 128 + tl.arange(0, 128)
+        m_n = o_n < inp.n
+        b_top = tl.load(sums.lse + o_n, mask=m_n, other=0.0)
+        for k in range(1, cut.slices):
+            b_top = tl.maximum(b_top, tl.load(sums.lse + tl.cast(k, tl.int64) * inp.n + o_n, mask=m_n, other=0.0))
+        b_sum = tl.full([128], 0.0, tl.float64)
+        for k in range(cut.slices):
+            b_lse = tl.load(sums.lse + tl.cast(k, tl.int64) * inp.n + o_n, mask=m_n, other=0.0)
+            b_sum += tl.exp(tl.maximum(b_lse - b_top, -700.0))
+        b_lse, b_rest = in_two(b_top + tl.log(b_sum))
+        o_lse = tl.cast(t, tl.int64) * inp.n + o_n
+        tl.store(models.lse + o_lse, b_lse, mask=m_n)
+        tl.store(models.lse_rest + o_lse, b_rest, mask=m_n)
 
 
 @triton.jit
-def gain(inp, layer, models, sums, t, pid_b, pid_s, n_slots, pid_j, T: tl.constexpr):
-    """A tile of outputs' sums over the inputs of a slot."""
+def assign(inp, models, model, t, rows, far, T: tl.constexpr):
+    """R, `[I, J]`; where one tile has all outputs, their normalisers too."""
+    if T.WIDE:
+        b_lse, b_rest = load_lse(inp, models, t, rows)
+        return powers(far, model, b_lse, b_rest)
+    else:
+        b_top = tl.max(model.log[None, :] - far, 1)
+        b_R = powers(far, model, b_top, b_top * 0.0)
+        b_sum = tl.sum(b_R, 1)
+        b_lse, b_rest = in_two(b_top.to(tl.float64) + tl.log(b_sum.to(tl.float64)))
+        o_lse = tl.cast(t, tl.int64) * inp.n + rows.o_n
+        tl.store(models.lse + o_lse, b_lse, mask=rows.m_i)
+        tl.store(models.lse_rest + o_lse, b_rest, mask=rows.m_i)
+        return b_R * (1.0 / b_sum)[:, None]
+
+
+@triton.jit
+def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.constexpr, T: tl.constexpr):
+    """A tile of outputs' sums over the inputs of a slot; at first inputs belong to all alike, and shares wait."""
+    V: tl.constexpr = T.BLOCK_C * T.BLOCK_H
     start, n_inp = span(inp, pid_b, T)
-    o_j, m_j = columns(inp, pid_j, T)
-    m_before = o_j < tl.where(t > 0, inp.j, 0)
+    cols = columns_of(inp, layer, pid_j, T)
     before = model_row(inp, t - 1, pid_b)
-    o_sum = model_row(inp, pid_s, pid_b) + o_j
-    b_use = tl.full([T.BLOCK_J], 0.0, tl.float64)
-    b_ign = tl.full([T.BLOCK_J], 0.0, tl.float64)
-    b_a = tl.full([T.BLOCK_J], 0.0, tl.float64)
-    b_DE = tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64)
-    b_DEE = tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64)
+    model = 0 if FIRST else model_of(models, before, cols, T)
+    o_sum = model_row(inp, pid_s, pid_b) + cols.start
+    share = 1.0 / tl.cast(inp.j if FIRST else 1, tl.float64)
+    b_f = tl.full([T.BLOCK_I], 0.0, tl.float32)
+    b_use = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
+    b_a = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float64)
+    b_DE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
+    b_DEE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
     if T.CHUNKS > 1:
-        clear(sums.D_E, o_sum, m_j, T)
-        clear(sums.D_EE, o_sum, m_j, T)
-    for pid_i in range(pid_s, tl.cdiv(n_inp, T.BLOCK_I), n_slots):
-        o_i, o_n, m_i, b_f = rows(inp, start, n_inp, pid_i, T)
-        b_V = votes(inp, layer, o_i, o_n, m_i, pid_j, 0, T) if T.CHUNKS == 1 else 0
-        b_D, b_rest = shares(inp, layer, models, t, pid_b, o_i, o_n, m_i, b_f, pid_j, b_V, T)
-        b_gain, b_cost = load_betas(inp, layer, o_i, m_i, o_j, m_j, T)
-        b_use += tl.sum(b_D, 0)
-        b_ign += tl.sum(b_rest, 0)
-        b_a += tl.sum(b_gain.to(tl.float64) * b_D - b_cost.to(tl.float64) * b_rest, 0)
+        clear(sums.D_E, o_sum, cols, T)
+        clear(sums.D_EE, o_sum, cols, T)
+    for pid_i in range(pid_s, tl.cdiv(n_inp, T.BLOCK_I), cut.slots):
+        rows = rows_of(inp, start, n_inp, pid_i, T)
+        b_V = votes(inp, layer, rows, cols, pid_j, 0, T) if T.CHUNKS == 1 else 0
+        if FIRST:
+            b_D = rows.f[:, None]
+        else:
+            far = distances(inp, layer, models, model, before, rows, cols, pid_j, b_V, T)
+            b_D = rows.f[:, None] * assign(inp, models, model, t, rows, far, T)
+        b_f += rows.f
+        b_use += b_D
+        if T.OWN:
+            b_gain, b_cost = load_betas(inp, layer, rows, cols, T)
+            b_used = b_D.to(tl.float64) * share
+            b_a += b_gain.to(tl.float64) * b_used - b_cost.to(tl.float64) * (rows.f.to(tl.float64)[:, None] - b_used)
         for pid_v in range(T.CHUNKS):
-            b_E = b_V if T.CHUNKS == 1 else votes(inp, layer, o_i, o_n, m_i, pid_j, pid_v, T)
-            b_E = (b_E - load_model(models.mu, before, o_j, m_before, pid_v, 0.0, T)[None, :, :]).to(tl.float64)
-            b_DxE = b_D[:, :, None] * b_E
+            b_E = b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)
+            if not FIRST:
+                b_E -= load_mu_p(models, model, before, cols, pid_v, T)[0][None, :, :]
+            b_DxE = b_D[:, None, :] * b_E
             if T.CHUNKS == 1:
-                b_DE += tl.sum(b_DxE, 0)
-                b_DEE += tl.sum(b_DxE * b_E, 0)
+                b_DE += b_DxE
+                b_DEE += b_DxE * b_E
             else:
-                o_E, m_E = chunk(o_sum, m_j, pid_v, T)
-                add_to(sums.D_E + o_E, tl.sum(b_DxE, 0), m_E)
-                add_to(sums.D_EE + o_E, tl.sum(b_DxE * b_E, 0), m_E)
-    tl.store(sums.D_use + o_sum, b_use, mask=m_j)
-    tl.store(sums.D_ign + o_sum, b_ign, mask=m_j)
-    tl.store(sums.a + o_sum, b_a, mask=m_j)
+                o_E, m_E = chunk(cols, pid_v, T)
+                o_E += o_sum * (T.C * T.H)
+                add_to(sums.D_E + o_E, tl.sum(b_DxE.to(tl.float64), 0) * share, m_E)
+                add_to(sums.D_EE + o_E, tl.sum((b_DxE * b_E).to(tl.float64), 0) * share, m_E)
+    if pid_j == 0:
+        tl.store(sums.f + tl.cast(pid_s, tl.int64) * inp.b + pid_b, tl.sum(b_f.to(tl.float64), 0))
+    tl.store(sums.D_use + o_sum + cols.o_j, tl.sum(b_use.to(tl.float64), 0) * share, mask=cols.m_j)
+    if T.OWN:
+        tl.store(sums.a + o_sum + cols.o_j, tl.sum(b_a, 0), mask=cols.m_j)
     if T.CHUNKS == 1:
-        o_E, m_E = chunk(o_sum, m_j, 0, T)
-        tl.store(sums.D_E + o_E, b_DE, mask=m_E)
-        tl.store(sums.D_EE + o_E, b_DEE, mask=m_E)
+        o_E, m_E = chunk(cols, 0, T)
+        o_E += o_sum * (T.C * T.H)
+        tl.store(sums.D_E + o_E, tl.sum(b_DE.to(tl.float64), 0) * share, mask=m_E)
+        tl.store(sums.D_EE + o_E, tl.sum(b_DEE.to(tl.float64), 0) * share, mask=m_E)
 
 
 @triton.jit
@@ -151,7 +173,18 @@ def log_sigmoid(x):
 
 
 @triton.jit
-def m_step(inp, cut, sums, models, outs, t, pid_b, pid_m, T: tl.constexpr):
+def score(inp, layer, cut, sums, o_out, o_j, m_j, b_D, b_ign, stride, T: tl.constexpr):
+    """Benefit from what outputs use, less cost of what they ignore."""
+    if T.OWN:
+        return total(sums.a, cut.slots, stride, o_out, m_j, T.BLOCK_S)
+    else:
+        b_gain = tl.load(layer.use + (o_j if T.USE_J else o_j * 0), mask=m_j, other=0.0).to(tl.float64)
+        b_cost = tl.load(layer.ign + (o_j if T.IGN_J else o_j * 0), mask=m_j, other=0.0).to(tl.float64)
+        return b_gain * b_D - b_cost * b_ign
+
+
+@triton.jit
+def m_step(inp, layer, cut, sums, models, outs, t, pid_b, pid_m, T: tl.constexpr):
     """A sample's models of some outputs, from the sums of all slots."""
     SIZE: tl.constexpr = T.C * T.H
     o_j = pid_m * T.BLOCK_M + tl.arange(0, T.BLOCK_M)
@@ -161,12 +194,14 @@ def m_step(inp, cut, sums, models, outs, t, pid_b, pid_m, T: tl.constexpr):
     m_before = o_j < tl.where(t > 0, inp.j, 0)
     o_out = tl.cast(pid_b, tl.int64) * inp.j + o_j
     stride = tl.cast(inp.b, tl.int64) * inp.j
+    b_all = total(sums.f, cut.slots, inp.b, tl.full([1], 0, tl.int32) + pid_b, tl.full([1], 1, tl.int1), T.BLOCK_S)
     b_D = total(sums.D_use, cut.slots, stride, o_out, m_j, T.BLOCK_S)
-    b_a = total(sums.a, cut.slots, stride, o_out, m_j, T.BLOCK_S)
+    b_ign = b_all - b_D
+    b_a = score(inp, layer, cut, sums, o_out, o_j, m_j, b_D, b_ign, stride, T)
     b_used = b_D + T.EPS
     b_log = log_sigmoid(b_a)
     tl.store(models.D_use + here, b_D, mask=m_j)
-    tl.store(models.D_ign + here, total(sums.D_ign, cut.slots, stride, o_out, m_j, T.BLOCK_S), mask=m_j)
+    tl.store(models.D_ign + here, b_ign, mask=m_j)
     tl.store(models.a + here, b_a.to(tl.float32), mask=m_j)
     tl.store(outs.a + o_out, b_a.to(tl.float32), mask=m_last)
     for v in range(0, SIZE, T.BLOCK_V):
@@ -186,35 +221,54 @@ def m_step(inp, cut, sums, models, outs, t, pid_b, pid_m, T: tl.constexpr):
         tl.store(models.D_E + o_mu, b_DE - b_move * b_D[:, None], mask=m_v)
         tl.store(models.D_EE + o_mu, b_DEE, mask=m_v)
         tl.store(models.mu + o_mu, b_mu, mask=m_v)
-        tl.store(models.sig2 + o_mu, b_sig2.to(tl.float32), mask=m_v)
         tl.store(outs.mu + o_E, b_mu, mask=m_v & m_last[:, None])
         tl.store(outs.sig2 + o_E, b_sig2.to(tl.float32), mask=m_v & m_last[:, None])
         if T.GAUSSIAN:
+            tl.store(models.p + o_mu, (0.5 / b_sig2).to(tl.float32), mask=m_v)
             b_log -= 0.5 * tl.sum(tl.where(m_v, tl.log(b_sig2) + LOG_2_PI, 0.0), 1)
+    b_log, b_rest = in_two(b_log)
     tl.store(models.log + here, b_log, mask=m_j)
+    tl.store(models.log_rest + here, b_rest, mask=m_j)
 
 
-@triton.jit
-def votes_fwd_kernel(p_count, first, last, inp, layer, cut, sums, models, outs, T: tl.constexpr):
+@triton.jit(
+    do_not_specialize=("first", "last", "n", "b", "i", "j", "n_iters", "i_tiles", "j_tiles", "slots", "slices")
+)  # fmt: skip
+def votes_fwd_kernel(
+    p_count, first, last, n, b, i, j, n_iters, i_tiles, j_tiles, slots, slices, given, pairs, sums, models, outs,
+    T: tl.constexpr,
+):  # fmt: skip
     """Each iteration: normalisers where outputs are many, then sums over inputs, then models."""
+    inp = Inputs(given.a, given.x, given.offsets, pairs.f, pairs.x, pairs.x_unit, n, b, i, j, n_iters)
+    layer = Layer(given.W, given.B, given.use, given.ign, pairs.W, pairs.W_unit)
+    cut = Cut(i_tiles, j_tiles, slots, slices)
     pid, n_pids = tl.program_id(0), tl.num_programs(0)
-    STEPS: tl.constexpr = 3 if T.WIDE else 2
+    STEPS: tl.constexpr = 4 if T.WIDE else 2
     for phase in range(first, last):
         if phase > first:
-            wait_for_all(p_count, phase - first)
-        t = (phase + STEPS - 2) // STEPS
-        step = (phase + STEPS - 2) % STEPS + 2 - STEPS
-        if T.WIDE:  # noqa: SIM102 (known when compiling)
+            wait_for_all(p_count)
+        place = phase + STEPS - (3 if T.DOT else 2)
+        t = place // STEPS
+        step = place % STEPS + 2 - STEPS
+        if T.DOT:
+            step = tl.where(phase == 0, STEPS, step)
+            if phase == 0:
+                prepare(inp, layer, pid, n_pids, T)
+        if T.WIDE:
+            if step == -2:
+                for unit in range(pid, b * i_tiles * slices, n_pids):
+                    pid_b, pid_i = unit // slices // i_tiles, unit // slices % i_tiles
+                    normalise(inp, layer, cut, models, sums, t, pid_b, pid_i, unit % slices, T)
             if step == -1:
-                for unit in range(pid, inp.b * cut.i_tiles * T.SLICES, n_pids):
-                    pid_b, pid_i = unit // T.SLICES // cut.i_tiles, unit // T.SLICES % cut.i_tiles
-                    normalise(inp, layer, models, t, pid_b, pid_i, unit % T.SLICES, cut.j_tiles, T)
+                join(inp, cut, models, sums, t, pid, n_pids)
         if step == 0:
-            for unit in range(pid, inp.b * cut.slots * cut.slices, n_pids):
-                pid_s, pid_b = unit // cut.slices % cut.slots, unit // cut.slices // cut.slots
-                for pid_j in range(unit % cut.slices, cut.j_tiles, cut.slices):
-                    gain(inp, layer, models, sums, t, pid_b, pid_s, cut.slots, pid_j, T)
+            for unit in range(pid, b * slots * j_tiles, n_pids):
+                pid_j, pid_s, pid_b = unit % j_tiles, unit // j_tiles % slots, unit // j_tiles // slots
+                if t == 0:
+                    gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, True, T)
+                else:
+                    gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, False, T)
         if step == 1:
-            n_blocks = tl.cdiv(inp.j, T.BLOCK_M)
-            for unit in range(pid, inp.b * n_blocks, n_pids):
-                m_step(inp, cut, sums, models, outs, t, unit // n_blocks, unit % n_blocks, T)
+            n_blocks = tl.cdiv(j, T.BLOCK_M)
+            for unit in range(pid, b * n_blocks, n_pids):
+                m_step(inp, layer, cut, sums, models, outs, t, unit // n_blocks, unit % n_blocks, T)

@@ -1,4 +1,4 @@
-"""From gradients of an iteration's models to those of its shares and of the models before. Axes as in `votes_tile.py`.
+"""From gradients of an iteration's models to those of its shares and of the models before. Axes as in `votes_types.py`.
 
 `docs/algorithm.md` derives the gradients.
 """
@@ -12,21 +12,23 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .votes_pairs import sigmoid
 from .votes_tile import (
     add_to,
     chunk,
     clear,
-    columns,
+    columns_of,
+    distances,
+    load_all,
     load_betas,
     load_lse,
-    load_model,
-    load_precisions,
+    load_mu_p,
+    load_one,
+    model_of,
     model_row,
     powers,
-    rows,
-    sigmoid,
+    rows_of,
     span,
-    to_logits,
     total,
     votes,
 )
@@ -36,13 +38,13 @@ class Pulls(NamedTuple):
     """Gradients of every iteration's sums, distances counted from its means."""
 
     a: Any  # [t, b, j]
-    D: Any  # [t, b, j]
+    D: Any  # with those of the scores, where inputs share both betas, [t, b, j]
     D_E: Any  # [t, b, j, v]
     D_EE: Any  # [t, b, j, v]
-    use: Any  # of beta_use, where inputs share it, [t, b, j], float64
+    dot: Any  # sum_j R dD_use, where outputs take more than one tile, [t, n]
+    use: Any  # of beta_use, where inputs share it, [t, b, j], float64 as all that follow
     ign: Any  # of beta_ign
-    B: Any  # of B, where inputs share it, [t, b, j, v], float64
-    dot: Any  # sum_j R dD_use, where outputs take more than one tile, [t, slices, n], float64
+    B: Any  # of B, where inputs share it, [t, b, j, v]
 
 
 class Backs(NamedTuple):
@@ -51,6 +53,7 @@ class Backs(NamedTuple):
     log: Any  # [slots, b, j]
     E: Any  # [slots, b, j, v]
     EE: Any  # [slots, b, j, v]
+    dot: Any  # of the outputs of a slice, [slices, n]
 
 
 class Grads(NamedTuple):
@@ -68,7 +71,7 @@ class Grads(NamedTuple):
 
 
 @triton.jit
-def model_backward(inp, cut, models, pulls, backs, grads, t, pid_b, pid_m, T: tl.constexpr):
+def model_backward(inp, layer, cut, models, pulls, backs, grads, t, pid_b, pid_m, T: tl.constexpr):
     """From the gradients of some outputs' `a, mu, sig2` to those of their sums."""
     SIZE: tl.constexpr = T.C * T.H
     o_j = pid_m * T.BLOCK_M + tl.arange(0, T.BLOCK_M)
@@ -85,6 +88,9 @@ def model_backward(inp, cut, models, pulls, backs, grads, t, pid_b, pid_m, T: tl
     b_D = tl.load(models.D_use + here, mask=m_j, other=0.0)
     b_used = b_D + T.EPS
     b_dD = tl.full([T.BLOCK_M], 0.0, tl.float64)
+    if not T.OWN:
+        b_use = tl.load(layer.use + (o_j if T.USE_J else o_j * 0), mask=m_j, other=0.0).to(tl.float64)
+        b_dD += b_da * (b_use + tl.load(layer.ign + (o_j if T.IGN_J else o_j * 0), mask=m_j, other=0.0))
     for v in range(0, SIZE, T.BLOCK_V):
         o_v = v + tl.arange(0, T.BLOCK_V)
         m_v = m_j[:, None] & (o_v < SIZE)[None, :]
@@ -95,7 +101,7 @@ def model_backward(inp, cut, models, pulls, backs, grads, t, pid_b, pid_m, T: tl
         b_dmu *= 2.0
         b_dsig2 = tl.load(grads.sig2 + o_E, mask=m_v & m_last[:, None], other=0.0).to(tl.float64)
         if T.GAUSSIAN:
-            b_p = 0.5 / tl.load(models.sig2 + o_mu, mask=m_v, other=1.0).to(tl.float64)
+            b_p = tl.load(models.p + o_mu, mask=m_v, other=0.5).to(tl.float64)
             b_EE = total(backs.EE, n_slots, stride * SIZE, flat, m_flat, T.BLOCK_S)
             b_EE = tl.reshape(b_EE, [T.BLOCK_M, T.BLOCK_V])
             b_dsig2 += (2.0 * b_p * b_EE - b_dlog[:, None]) * b_p
@@ -117,83 +123,101 @@ def model_backward(inp, cut, models, pulls, backs, grads, t, pid_b, pid_m, T: tl
 
 
 @triton.jit
-def pull_back(inp, layer, models, pulls, t, pid_b, o_i, o_n, m_i, pid_j, b_V, T: tl.constexpr):
-    """R and the gradients of D_use, `[I, J]` each; takes the votes where one chunk holds them all."""
-    o_j, m_j = columns(inp, pid_j, T)
-    here, before = model_row(inp, t, pid_b), model_row(inp, t - 1, pid_b)
-    m_before = o_j < tl.where(t > 0, inp.j, 0)
-    far = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
-    b_da = tl.load(pulls.a + here + o_j, mask=m_j, other=0.0)
-    b_use, b_ign = load_betas(inp, layer, o_i, m_i, o_j, m_j, T)
-    b_dD = far + tl.load(pulls.D + here + o_j, mask=m_j, other=0.0)[None, :] + b_da[None, :] * (b_use + b_ign)
+def share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T: tl.constexpr):
+    """The gradients of D_use, `[I, J]`; takes the votes where one chunk holds them all."""
+    b_dD = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32) + load_one(pulls.D, here, cols, 0.0)[None, :]
+    if T.OWN:
+        b_use, b_ign = load_betas(inp, layer, rows, cols, T)
+        b_dD += load_one(pulls.a, here, cols, 0.0)[None, :] * (b_use + b_ign)
     for pid_v in range(T.CHUNKS):
-        b_v = b_V if T.CHUNKS == 1 else votes(inp, layer, o_i, o_n, m_i, pid_j, pid_v, T)
-        b_e = b_v - load_model(models.mu, before, o_j, m_before, pid_v, 0.0, T)[None, :, :]
-        far += tl.sum(b_e * b_e * load_precisions(models, before, o_j, m_before, pid_v, T)[None, :, :], 2)
-        b_e = b_v - load_model(models.mu, here, o_j, m_j, pid_v, 0.0, T)[None, :, :]
-        b_dE = load_model(pulls.D_E, here, o_j, m_j, pid_v, 0.0, T)[None, :, :]
-        b_dEE = load_model(pulls.D_EE, here, o_j, m_j, pid_v, 0.0, T)[None, :, :]
-        b_dD += tl.sum((b_dE + b_dEE * b_e) * b_e, 2)
-    b_lse = load_lse(inp, models, t, o_n, m_i & (o_i < tl.where(t > 0, inp.i, 0)), T)
-    b_R = powers(to_logits(inp, models, before, far, o_j, m_before), b_lse, m_j)
-    return tl.where(t > 0, b_R, tl.where(m_j[None, :], 1.0 / inp.j, 0.0)), b_dD
+        b_E = b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)
+        b_E -= load_all(models.mu, here, cols, pid_v, T)[None, :, :]
+        b_dE = load_all(pulls.D_E, here, cols, pid_v, T)[None, :, :]
+        b_dEE = load_all(pulls.D_EE, here, cols, pid_v, T)[None, :, :]
+        b_dD += tl.sum((b_dE + b_dEE * b_E) * b_E, 1)
+    return b_dD
 
 
 @triton.jit
-def load_dot(inp, pulls, t, o_n, m_i, T: tl.constexpr):
-    b_dot = tl.full([T.BLOCK_I], 0.0, tl.float64)
-    for k in range(T.SLICES):
-        p_dot = pulls.dot + (tl.cast(t, tl.int64) * T.SLICES + k) * inp.n + o_n
-        b_dot += tl.load(p_dot, mask=m_i, other=0.0)
-    return b_dot.to(tl.float32)
+def assigned(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, T: tl.constexpr):
+    """R as it was, `[I, J]`."""
+    far = distances(inp, layer, models, model, before, rows, cols, pid_j, b_V, T)
+    b_lse, b_rest = load_lse(inp, models, t, rows)
+    return powers(far, model, b_lse, b_rest)
 
 
 @triton.jit
-def find_dot(inp, layer, models, pulls, t, pid_b, pid_i, pid_s, n_tiles, T: tl.constexpr):
+def dot_of(inp, pulls, t, rows, b_R, b_dD, T: tl.constexpr):
+    """`sum_j R dD_use`, `[I]`."""
+    if T.WIDE:
+        return tl.load(pulls.dot + tl.cast(t, tl.int64) * inp.n + rows.o_n, mask=rows.m_i, other=0.0)
+    else:
+        return tl.sum(b_R * b_dD, 1)
+
+
+@triton.jit
+def find_dot(inp, layer, cut, models, pulls, backs, t, pid_b, pid_i, pid_s, T: tl.constexpr):
     """A slice's part of `sum_j R dD_use` of a tile's inputs, over tiles of outputs."""
     start, n_inp = span(inp, pid_b, T)
-    o_i, o_n, m_i, _f = rows(inp, start, n_inp, pid_i, T)
-    b_dot = tl.full([T.BLOCK_I], 0.0, tl.float64)
-    for pid_j in range(pid_s, tl.where(pid_i * T.BLOCK_I < n_inp, n_tiles, 0), T.SLICES):
-        b_V = votes(inp, layer, o_i, o_n, m_i, pid_j, 0, T) if T.CHUNKS == 1 else 0
-        b_R, b_dD = pull_back(inp, layer, models, pulls, t, pid_b, o_i, o_n, m_i, pid_j, b_V, T)
-        b_dot += tl.sum(b_R * b_dD, 1).to(tl.float64)
-    tl.store(pulls.dot + (tl.cast(t, tl.int64) * T.SLICES + pid_s) * inp.n + o_n, b_dot, mask=m_i)
+    rows = rows_of(inp, start, n_inp, pid_i, T)
+    here, before = model_row(inp, t, pid_b), model_row(inp, t - 1, pid_b)
+    b_dot = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
+    for pid_j in range(pid_s, tl.where(pid_i * T.BLOCK_I < n_inp, cut.j_tiles, 0), cut.slices):
+        cols = columns_of(inp, layer, pid_j, T)
+        model = model_of(models, before, cols, T)
+        b_V = votes(inp, layer, rows, cols, pid_j, 0, T) if T.CHUNKS == 1 else 0
+        b_dD = share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T)
+        b_dot += assigned(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, T) * b_dD
+    b_dot = tl.sum(b_dot.to(tl.float64), 1)
+    tl.store(backs.dot + tl.cast(pid_s, tl.int64) * inp.n + rows.o_n, b_dot, mask=rows.m_i)
 
 
 @triton.jit
-def lose(inp, layer, models, pulls, backs, t, pid_b, pid_s, n_slots, pid_j, T: tl.constexpr):
+def join_dot(inp, cut, pulls, backs, t, pid, n_pids):
+    """The same of all slices."""
+    for unit in range(pid, tl.cdiv(inp.n, 128), n_pids):
+        o_n = tl.cast(unit, tl.int64) * 128 + tl.arange(0, 128)
+        b_dot = total(backs.dot, cut.slices, inp.n, o_n, o_n < inp.n, 1)
+        tl.store(pulls.dot + tl.cast(t, tl.int64) * inp.n + o_n, b_dot.to(tl.float32), mask=o_n < inp.n)
+
+
+@triton.jit
+def lose(inp, layer, cut, models, pulls, backs, t, pid_b, pid_s, pid_j, T: tl.constexpr):
     """E-step backwards: a tile of outputs' sums over the inputs of a slot."""
+    V: tl.constexpr = T.BLOCK_C * T.BLOCK_H
     start, n_inp = span(inp, pid_b, T)
-    o_j, m_j = columns(inp, pid_j, T)
-    before = model_row(inp, t - 1, pid_b)
-    o_sum = model_row(inp, pid_s, pid_b) + o_j
-    b_log = tl.full([T.BLOCK_J], 0.0, tl.float64)
-    b_E = tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64)
-    b_EE = tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64)
+    cols = columns_of(inp, layer, pid_j, T)
+    here, before = model_row(inp, t, pid_b), model_row(inp, t - 1, pid_b)
+    model = model_of(models, before, cols, T)
+    o_sum = model_row(inp, pid_s, pid_b) + cols.start
+    b_log = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
+    b_lE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
+    b_lEE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
     if T.CHUNKS > 1:
-        clear(backs.E, o_sum, m_j, T)
-        clear(backs.EE, o_sum, m_j, T)
-    for pid_i in range(pid_s, tl.cdiv(n_inp, T.BLOCK_I), n_slots):
-        o_i, o_n, m_i, b_f = rows(inp, start, n_inp, pid_i, T)
-        b_V = votes(inp, layer, o_i, o_n, m_i, pid_j, 0, T) if T.CHUNKS == 1 else 0
-        b_R, b_dD = pull_back(inp, layer, models, pulls, t, pid_b, o_i, o_n, m_i, pid_j, b_V, T)
-        b_dot = load_dot(inp, pulls, t, o_n, m_i, T) if T.WIDE else tl.sum(b_R * b_dD, 1)
-        b_dl = (b_f[:, None] * b_R * (b_dD - b_dot[:, None])).to(tl.float64)
-        b_log += tl.sum(b_dl, 0)
+        clear(backs.E, o_sum, cols, T)
+        clear(backs.EE, o_sum, cols, T)
+    for pid_i in range(pid_s, tl.cdiv(n_inp, T.BLOCK_I), cut.slots):
+        rows = rows_of(inp, start, n_inp, pid_i, T)
+        b_V = votes(inp, layer, rows, cols, pid_j, 0, T) if T.CHUNKS == 1 else 0
+        b_dD = share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T)
+        b_R = assigned(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, T)
+        b_dl = rows.f[:, None] * b_R * (b_dD - dot_of(inp, pulls, t, rows, b_R, b_dD, T)[:, None])
+        b_log += b_dl
         for pid_v in range(T.CHUNKS):
-            b_e = b_V if T.CHUNKS == 1 else votes(inp, layer, o_i, o_n, m_i, pid_j, pid_v, T)
-            b_e -= load_model(models.mu, before, o_j, m_j, pid_v, 0.0, T)[None, :, :]
-            b_le = b_dl[:, :, None] * b_e
+            b_E = b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)
+            b_E -= load_mu_p(models, model, before, cols, pid_v, T)[0][None, :, :]
+            b_lxE = b_dl[:, None, :] * b_E
             if T.CHUNKS == 1:
-                b_E += tl.sum(b_le, 0)
-                b_EE += tl.sum(b_le * b_e, 0)
+                b_lE += b_lxE
+                b_lEE += b_lxE * b_E
             else:
-                o_E, m_E = chunk(o_sum, m_j, pid_v, T)
-                add_to(backs.E + o_E, tl.sum(b_le, 0), m_E)
-                add_to(backs.EE + o_E, tl.sum(b_le * b_e, 0), m_E)
-    tl.store(backs.log + o_sum, b_log, mask=m_j)
+                o_E, m_E = chunk(cols, pid_v, T)
+                o_E += o_sum * (T.C * T.H)
+                add_to(backs.E + o_E, tl.sum(b_lxE.to(tl.float64), 0), m_E)
+                add_to(backs.EE + o_E, tl.sum((b_lxE * b_E).to(tl.float64), 0), m_E)
+    tl.store(backs.log + o_sum + cols.o_j, tl.sum(b_log.to(tl.float64), 0), mask=cols.m_j)
     if T.CHUNKS == 1:
-        o_E, m_E = chunk(o_sum, m_j, 0, T)
-        tl.store(backs.E + o_E, b_E, mask=m_E)
-        tl.store(backs.EE + o_E, b_EE, mask=m_E)
+        o_E, m_E = chunk(cols, 0, T)
+        o_E += o_sum * (T.C * T.H)
+        tl.store(backs.E + o_E, tl.sum(b_lE.to(tl.float64), 0), mask=m_E)
+        tl.store(backs.EE + o_E, tl.sum(b_lEE.to(tl.float64), 0), mask=m_E)

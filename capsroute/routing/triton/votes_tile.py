@@ -1,100 +1,24 @@
 """Tiles of the vote form: votes exist a tile at a time, in registers, and again wherever they are needed.
 
-Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules; `v` is `c` and `h` together, `n` all inputs of
-all samples one after the other. A tile has some inputs, some outputs and a chunk of components: `[I, J, V]`.
+Axes as in `votes_types.py`. A tile has some inputs, a chunk of components and some outputs, `[I, V, J]`: so ordered, a
+thread that multiplies matrices holds all components of a vote, and their sums need no other thread.
 """
 
 # constants are of any type to the compiler, and none to pyright
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
-# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
-
-from typing import Any, NamedTuple
+# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false, reportCallIssue=false
 
 import triton
 import triton.language as tl
 
+from .votes_pairs import bounded, load_pair, multiply, sigmoid
+from .votes_types import Columns, Model, Rows
+
 FLOOR = tl.constexpr(-60.0)
 """Lowest exponent: far below rounding, far above subnormal numbers."""
-LOWEST = tl.constexpr(-3.3e38)
-LARGEST = tl.constexpr(3e38)
-LARGEST_X = tl.constexpr(float.fromhex("0x1.fffffep127") ** 0.25)
-"""Capsules are bounded by it, so that no square of a vote overflows."""
-
-
-class Tile(NamedTuple):
-    """What a kernel is compiled for."""
-
-    C: int
-    D: int
-    H: int
-    BLOCK_I: int
-    BLOCK_J: int
-    BLOCK_C: int
-    BLOCK_H: int
-    BLOCK_D: int  # of matrix products, else 1
-    DOT: bool  # votes are matrix products
-    PRECISION: str  # of these
-    WIDE: bool  # outputs take more than one tile
-    SLICES: int  # of outputs, each with its part of the softmax's sum
-    CHUNKS: int  # of components; with one, a tile's votes are formed once
-    PACKED: bool
-    GAUSSIAN: bool
-    EPS: float
-    W_I: bool  # each input has its own, likewise below
-    W_J: bool  # each output has its own
-    B_I: bool
-    USE_I: bool
-    USE_J: bool
-    IGN_I: bool
-    IGN_J: bool
-    BLOCK_M: int  # outputs of a tile without inputs
-    BLOCK_V: int  # their components
-    BLOCK_S: int  # slots read together
-
-
-class Inputs(NamedTuple):
-    """Tensors and sizes."""
-
-    a: Any  # [n]
-    x: Any  # [n, c, d]
-    offsets: Any  # [b + 1]
-    n: Any
-    b: Any
-    i: Any
-    j: Any
-    n_iters: Any
-
-
-class Layer(NamedTuple):
-    """Parameters."""
-
-    W: Any  # [i|1, j|1, d, h]
-    B: Any  # [i|1, j, c, h]
-    use: Any  # [i|1, j|1]
-    ign: Any  # [i|1, j|1]
-
-
-class Cut(NamedTuple):
-    """How work is shared: by inputs into `slots`, by outputs into `slices`, in passes that sum over inputs."""
-
-    i_tiles: Any
-    j_tiles: Any
-    slots: Any
-    slices: Any
-
-
-class Models(NamedTuple):
-    """Every iteration's, as the backward pass needs them; distances `E` are counted from their own means."""
-
-    a: Any  # [t, b, j]
-    mu: Any  # [t, b, j, v]
-    sig2: Any  # [t, b, j, v]
-    log: Any  # log f(a) plus the agreement's log-scales, [t, b, j], float64 as all that follow
-    D_use: Any  # [t, b, j]
-    D_ign: Any  # [t, b, j]
-    D_E: Any  # [t, b, j, v]
-    D_EE: Any  # [t, b, j, v]
-    lse: Any  # the softmax's normaliser, [t, slices, n]
+LOWEST = tl.constexpr(-1.2e38)
+LARGEST = tl.constexpr(1e38)
+"""Of squared distances; sums of two, and of one and `LOWEST`, do not overflow."""
 
 
 @triton.jit
@@ -108,26 +32,24 @@ def span(inp, pid_b, T: tl.constexpr):
 
 
 @triton.jit
-def sigmoid(b_a):
-    """In float64, which overflows beyond 700."""
-    return 1.0 / (1.0 + tl.exp(-tl.maximum(b_a.to(tl.float64), -700.0)))
-
-
-@triton.jit
-def rows(inp, start, n_inp, pid_i, T: tl.constexpr):
-    """A tile's inputs: their numbers in the sample and among all, which exist, and f(a_inp), 0 where none does."""
+def rows_of(inp, start, n_inp, pid_i, T: tl.constexpr):
+    """Inputs that do not exist have f(a_inp) = 0."""
     o_i = pid_i * T.BLOCK_I + tl.arange(0, T.BLOCK_I)
     m_i = o_i < n_inp
     o_n = start + o_i
-    b_f = sigmoid(tl.load(inp.a + o_n, mask=m_i, other=-float("inf"))).to(tl.float32)
-    return o_i, o_n, m_i, b_f
+    if T.DOT:
+        b_f = tl.load(inp.f + o_n, mask=m_i, other=0.0)
+    else:
+        b_f = sigmoid(tl.load(inp.a + o_n, mask=m_i, other=-float("inf"))).to(tl.float32)
+    b_x = load_x(inp, o_n, m_i, 0, 0, T) if T.WHOLE else 0
+    return Rows(o_i, o_n, m_i, b_f, b_x)
 
 
 @triton.jit
-def columns(inp, pid_j, T: tl.constexpr):
-    """A tile's outputs, and which exist."""
-    o_j = pid_j * T.BLOCK_J + tl.arange(0, T.BLOCK_J)
-    return o_j, o_j < inp.j
+def columns_of(inp, layer, pid_j, T: tl.constexpr):
+    o_j = tl.arange(0, T.BLOCK_J)
+    b_W = load_W(inp, layer, pid_j, 0, 0, T) if T.WHOLE else 0
+    return Columns(tl.cast(pid_j, tl.int64) * T.BLOCK_J, o_j, o_j < inp.j - pid_j * T.BLOCK_J, b_W)
 
 
 @triton.jit
@@ -141,83 +63,125 @@ def components(pid_v, T: tl.constexpr):
 
 
 @triton.jit
-def products(inp, pid_j, pid_v, T: tl.constexpr):
-    """The same for matrix products, whose chunks lie in one c: that c, the columns' outputs and h, and which exist."""
+def in_one_c(pid_v, T: tl.constexpr):
+    """Of a chunk whose votes are matrix products, the c it lies in and the first h."""
     N_H: tl.constexpr = (T.H + T.BLOCK_H - 1) // T.BLOCK_H
-    o_jh = tl.arange(0, T.BLOCK_J * T.BLOCK_H)
-    o_j = pid_j * T.BLOCK_J + o_jh // T.BLOCK_H
-    o_h = pid_v % N_H * T.BLOCK_H + o_jh % T.BLOCK_H
-    return pid_v // N_H, o_j, o_h, (o_j < inp.j) & (o_h < T.H)
+    return pid_v // N_H, pid_v % N_H * T.BLOCK_H
 
 
 @triton.jit
-def bounded(b_x):
-    return tl.minimum(tl.maximum(b_x.to(tl.float32), -LARGEST_X), LARGEST_X)
+def unfold(b, T: tl.constexpr):
+    """From columns of matrix products `[I, V J]` to votes `[I, V, J]`."""
+    b = tl.reshape(b, [T.BLOCK_I, T.FOLD, T.BLOCK_H, T.BLOCK_J // T.FOLD])
+    return tl.reshape(tl.permute(b, [0, 2, 1, 3]), [T.BLOCK_I, T.BLOCK_H, T.BLOCK_J])
 
 
 @triton.jit
-def load_x(inp, o_n, m_i, c, o_d, T: tl.constexpr):
-    """Capsules `[I, D]`."""
-    p_x = inp.x + (o_n[:, None] * T.C + c) * T.D + o_d[None, :]
-    return bounded(tl.load(p_x, mask=m_i[:, None] & (o_d < T.D)[None, :], other=0.0))
+def fold(b, N: tl.constexpr, T: tl.constexpr):
+    """The reverse, of N rows."""
+    b = tl.reshape(b, [N, T.BLOCK_H, T.FOLD, T.BLOCK_J // T.FOLD])
+    return tl.reshape(tl.permute(b, [0, 2, 1, 3]), [N, T.BLOCK_H * T.BLOCK_J])
 
 
 @triton.jit
-def load_w(inp, layer, o_i, m_i, o_j, m_j, o_h, m_v, d, T: tl.constexpr):
-    """Weights of one d, `[I|1, J, V]`."""
-    row = (o_j if T.W_J else o_j * 0)[None, :, None]
-    mask = (m_j[:, None] & m_v[None, :])[None, :, :]
+def places(T: tl.constexpr):
+    """The components and outputs `[V J]` of these columns."""
+    SIDE: tl.constexpr = T.BLOCK_J // T.FOLD
+    o_vj = tl.arange(0, T.BLOCK_H * T.BLOCK_J)
+    return o_vj // SIDE % T.BLOCK_H, o_vj // (SIDE * T.BLOCK_H) * SIDE + o_vj % SIDE
+
+
+@triton.jit
+def load_x(inp, o_n, m_i, c, k, T: tl.constexpr):
+    """Pairs of capsules `[I, D]`, of step k."""
+    return load_pair(inp.pair, o_n * T.C + c, m_i, k, T.PAD, T.BLOCK_D)
+
+
+@triton.jit
+def load_W(inp, layer, pid_j, pid_v, k, T: tl.constexpr):
+    """Pairs of weights `[V J, D]`, of step k."""
+    o_h, o_j = places(T)
+    o_h += in_one_c(pid_v, T)[1]
+    m_vj = (o_h < T.H) & (o_j < inp.j - pid_j * T.BLOCK_J)
+    row = o_h.to(tl.int64) * inp.j + tl.cast(pid_j, tl.int64) * T.BLOCK_J + o_j if T.W_J else o_h.to(tl.int64)
+    return load_pair(layer.pair, row, m_vj, k, T.PAD, T.BLOCK_D)
+
+
+@triton.jit
+def load_units(inp, layer, rows, cols, pid_v, T: tl.constexpr):
+    """What the pairs of capsules `[I]` and of weights `[V, J]` are counted in."""
+    c, h = in_one_c(pid_v, T)
+    o_h = h + tl.arange(0, T.BLOCK_H)
+    o_W = o_h[:, None] * inp.j + cols.o_j[None, :] if T.W_J else o_h[:, None] + cols.o_j[None, :] * 0
+    p_W = layer.unit + (cols.start if T.W_J else cols.start * 0)
+    b_W = tl.load(p_W + o_W, mask=(o_h < T.H)[:, None] & cols.m_j[None, :], other=0.0)
+    return tl.load(inp.unit + rows.o_n * T.C + c, mask=rows.m_i, other=0.0), b_W
+
+
+@triton.jit
+def load_w(inp, layer, rows, cols, o_h, m_v, d, T: tl.constexpr):
+    """Weights of one d, `[I|1, V, J]`."""
+    row = (cols.start + cols.o_j if T.W_J else cols.o_j * 0)[None, None, :]
+    mask = (m_v[:, None] & cols.m_j[None, :])[None, :, :]
     if T.W_I:
-        row += (o_i.to(tl.int64) * (inp.j if T.W_J else 1))[:, None, None]
-        mask = mask & m_i[:, None, None]
-    return tl.load(layer.W + (row * T.D + d) * T.H + o_h[None, None, :], mask=mask, other=0.0)
+        row += (rows.o_i.to(tl.int64) * (inp.j if T.W_J else 1))[:, None, None]
+        mask = mask & rows.m_i[:, None, None]
+    return tl.load(layer.W + (row * T.D + d) * T.H + o_h[None, :, None], mask=mask, other=0.0)
 
 
 @triton.jit
-def votes(inp, layer, o_i, o_n, m_i, pid_j, pid_v, T: tl.constexpr):
-    """A tile's votes, `[I, J, V]`."""
-    o_j, m_j = columns(inp, pid_j, T)
+def load_x_of(inp, rows, o_c, m_v, d, T: tl.constexpr):
+    """One d of capsules, `[I, V]`."""
+    p_x = inp.x + (rows.o_n[:, None] * T.C + o_c[None, :]) * T.D + d
+    return bounded(tl.load(p_x, mask=rows.m_i[:, None] & m_v[None, :], other=0.0))
+
+
+@triton.jit
+def votes(inp, layer, rows, cols, pid_j, pid_v, T: tl.constexpr):
+    """A tile's votes, `[I, V, J]`."""
     o_c, o_h, m_v = components(pid_v, T)
     if T.DOT:
-        c, o_jx, o_hx, m_jh = products(inp, pid_j, pid_v, T)
-        b_Wx = tl.full([T.BLOCK_I, T.BLOCK_J * T.BLOCK_H], 0.0, tl.float32)
-        for k in tl.range(0, T.D, T.BLOCK_D, num_stages=3):
-            o_d = k + tl.arange(0, T.BLOCK_D)
-            row = (o_jx if T.W_J else o_jx * 0)[None, :]
-            p_W = layer.W + (row * T.D + o_d[:, None]) * T.H + o_hx[None, :]
-            b_W = tl.load(p_W, mask=(o_d < T.D)[:, None] & m_jh[None, :], other=0.0)
-            b_Wx = tl.dot(load_x(inp, o_n, m_i, c, o_d, T), b_W, b_Wx, input_precision=T.PRECISION)
-        b_V = tl.reshape(b_Wx, [T.BLOCK_I, T.BLOCK_J, T.BLOCK_H])
+        b_Wx = tl.full([T.BLOCK_I, T.BLOCK_H * T.BLOCK_J], 0.0, tl.float32)
+        if T.WHOLE:
+            # in a loop the compiler does not see what is multiplied by votes later, and so lets warps share columns
+            for _ in range(tl.minimum(inp.b, 1) if T.FOLD > 1 else 1):
+                b_Wx = multiply(rows.x[0], rows.x[1], tl.trans(cols.W[0]), tl.trans(cols.W[1]), b_Wx, T.FOLD > 1)
+        else:
+            for k in range(0, T.PAD, T.BLOCK_D):
+                b_x, b_x_rest = load_x(inp, rows.o_n, rows.m_i, in_one_c(pid_v, T)[0], k, T)
+                b_W, b_W_rest = load_W(inp, layer, pid_j, pid_v, k, T)
+                b_Wx = multiply(b_x, b_x_rest, tl.trans(b_W), tl.trans(b_W_rest), b_Wx, T.FOLD > 1)
+        b_x_unit, b_W_unit = load_units(inp, layer, rows, cols, pid_v, T)
+        b_V = unfold(b_Wx, T) * b_x_unit[:, None, None] * b_W_unit[None, :, :]
     else:
-        b_V = tl.full([T.BLOCK_I, T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float32)
-        p_x = inp.x + (o_n[:, None] * T.C + o_c[None, :]) * T.D
-        m_x = m_i[:, None] & m_v[None, :]
+        b_V = tl.full([T.BLOCK_I, T.BLOCK_C * T.BLOCK_H, T.BLOCK_J], 0.0, tl.float32)
         for d in range(T.D):
-            b_x = bounded(tl.load(p_x + d, mask=m_x, other=0.0))
-            b_V += b_x[:, None, :] * load_w(inp, layer, o_i, m_i, o_j, m_j, o_h, m_v, d, T)
-    o_B, m_B = chunk(o_j, m_j, pid_v, T)
-    o_B, m_B = o_B[None, :, :], m_B[None, :, :]
+            b_x = load_x_of(inp, rows, o_c, m_v, d, T)
+            b_V += b_x[:, :, None] * load_w(inp, layer, rows, cols, o_h, m_v, d, T)
+    o_B, m_B = chunk(cols, pid_v, T)
+    p_B, o_B, m_B = layer.B + cols.start * (T.C * T.H), o_B[None, :, :], m_B[None, :, :]
     if T.B_I:
-        o_B += (o_i.to(tl.int64) * inp.j * (T.C * T.H))[:, None, None]
-        m_B = m_B & m_i[:, None, None]
-    return b_V + tl.load(layer.B + o_B, mask=m_B, other=0.0)
+        o_B += (rows.o_i.to(tl.int64) * inp.j * (T.C * T.H))[:, None, None]
+        m_B = m_B & rows.m_i[:, None, None]
+    return b_V + tl.load(p_B + o_B, mask=m_B, other=0.0)
 
 
 @triton.jit
-def load_betas(inp, layer, o_i, m_i, o_j, m_j, T: tl.constexpr):
+def load_betas(inp, layer, rows, cols, T: tl.constexpr):
     """Both betas, `[I|1, J]` each."""
-    i = o_i.to(tl.int64)[:, None]
-    b_use = load_beta(layer.use, i, m_i, o_j, m_j, inp.j, T.USE_I, T.USE_J)
-    return b_use, load_beta(layer.ign, i, m_i, o_j, m_j, inp.j, T.IGN_I, T.IGN_J)
+    b_use = load_beta(layer.use, rows, cols, inp.j, T.USE_I, T.USE_J)
+    return b_use, load_beta(layer.ign, rows, cols, inp.j, T.IGN_I, T.IGN_J)
 
 
 @triton.jit
-def load_beta(p_beta, i, m_i, o_j, m_j, n_out, OWN_I: tl.constexpr, OWN_J: tl.constexpr):
-    o = (o_j if OWN_J else o_j * 0)[None, :]
+def load_beta(p_beta, rows, cols, n_out, OWN_I: tl.constexpr, OWN_J: tl.constexpr):
+    o = (cols.start + cols.o_j if OWN_J else cols.o_j * 0)[None, :]
     if OWN_I:
-        return tl.load(p_beta + i * (n_out if OWN_J else 1) + o, mask=m_i[:, None] & m_j[None, :], other=0.0)
+        i = rows.o_i.to(tl.int64)[:, None]
+        mask = rows.m_i[:, None] & cols.m_j[None, :]
+        return tl.load(p_beta + i * (n_out if OWN_J else 1) + o, mask=mask, other=0.0)
     else:
-        return tl.load(p_beta + o, mask=m_j[None, :], other=0.0)
+        return tl.load(p_beta + o, mask=cols.m_j[None, :], other=0.0)
 
 
 @triton.jit
@@ -227,64 +191,92 @@ def model_row(inp, t, pid_b):
 
 
 @triton.jit
-def chunk(o_j, m_j, pid_v, T: tl.constexpr):
-    """Places of a chunk `[J, V]` in tensors `[..., j, v]`, and which exist."""
+def chunk(cols, pid_v, T: tl.constexpr):
+    """Places of a chunk `[V, J]` in tensors `[..., j, v]`, counted from the first output's, and which exist."""
     o_c, o_h, m_v = components(pid_v, T)
-    return o_j[:, None] * (T.C * T.H) + (o_c * T.H + o_h)[None, :], m_j[:, None] & m_v[None, :]
+    return (o_c * T.H + o_h)[:, None] + cols.o_j[None, :] * (T.C * T.H), m_v[:, None] & cols.m_j[None, :]
 
 
 @triton.jit
-def clear(p_x, o_j, m_j, T: tl.constexpr):
+def clear(p_x, row, cols, T: tl.constexpr):
     """Zero all chunks."""
     for pid_v in range(T.CHUNKS):
-        o_x, m_x = chunk(o_j, m_j, pid_v, T)
-        tl.store(p_x + o_x, tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 0.0, tl.float64), mask=m_x)
+        o_x, m_x = chunk(cols, pid_v, T)
+        b_zero = tl.full([T.BLOCK_C * T.BLOCK_H, T.BLOCK_J], 0.0, tl.float64)
+        tl.store(p_x + row * (T.C * T.H) + o_x, b_zero, mask=m_x)
     tl.debug_barrier()
 
 
 @triton.jit
-def load_model(p_model, row, o_j, m_j, pid_v, other, T: tl.constexpr):
-    """A chunk of a tensor `[t, b, j, v]`, as `[J, V]`."""
-    o_x, m_x = chunk(row + o_j, m_j, pid_v, T)
-    return tl.load(p_model + o_x, mask=m_x, other=other)
+def load_one(p_x, row, cols, other):
+    """A tile's part of a tensor `[t, b, j]`."""
+    return tl.load(p_x + row + cols.start + cols.o_j, mask=cols.m_j, other=other)
 
 
 @triton.jit
-def load_precisions(models, row, o_j, m_j, pid_v, T: tl.constexpr):
-    """The agreement's, `[J, V]`."""
+def load_all(p_x, row, cols, pid_v, T: tl.constexpr):
+    """A tile's part of a tensor `[t, b, j, v]`, as `[V, J]`."""
+    o_x, m_x = chunk(cols, pid_v, T)
+    return tl.load(p_x + (row + cols.start) * (T.C * T.H) + o_x, mask=m_x, other=0.0)
+
+
+@triton.jit
+def load_p(models, row, cols, pid_v, T: tl.constexpr):
+    """The agreement's precisions, `[V, J]`."""
     if T.GAUSSIAN:
-        return 0.5 / load_model(models.sig2, row, o_j, m_j, pid_v, 1.0, T)
+        return load_all(models.p, row, cols, pid_v, T)
     else:
-        return tl.full([T.BLOCK_J, T.BLOCK_C * T.BLOCK_H], 1.0, tl.float32)
+        return tl.full([T.BLOCK_C * T.BLOCK_H, T.BLOCK_J], 1.0, tl.float32)
 
 
 @triton.jit
-def to_logits(inp, models, row, far, o_j, m_j):
-    """From the weighted squared distances, in float64, for it is their differences that count."""
-    b_log = tl.load(models.log + row + o_j, mask=m_j, other=0.0)
-    return tl.where(m_j[None, :], b_log[None, :] - tl.minimum(far, LARGEST).to(tl.float64), LOWEST)
+def model_of(models, row, cols, T: tl.constexpr):
+    """Outputs that do not exist are as far from everything as can be."""
+    b_mu = load_all(models.mu, row, cols, 0, T) if T.CHUNKS == 1 else 0
+    b_p = load_p(models, row, cols, 0, T) if T.CHUNKS == 1 else 0
+    return Model(b_mu, b_p, load_one(models.log, row, cols, LOWEST), load_one(models.log_rest, row, cols, 0.0))
 
 
 @triton.jit
-def powers(logits, zero, m_j):
-    """The exponential of float64 logits less `zero [I]`, in float32."""
-    return tl.where(m_j[None, :], tl.exp(tl.maximum((logits - zero[:, None]).to(tl.float32), FLOOR)), 0.0)
-
-
-@triton.jit
-def load_lse(inp, models, t, o_n, m_i, T: tl.constexpr):
-    """The normalisers of a tile's inputs, from its parts."""
-    p_lse = models.lse + tl.cast(t, tl.int64) * T.SLICES * inp.n + o_n
-    b_top = tl.load(p_lse, mask=m_i, other=0.0)
-    if T.SLICES == 1:
-        return b_top
+def load_mu_p(models, model, row, cols, pid_v, T: tl.constexpr):
+    """Means and precisions of a chunk, `[V, J]`."""
+    if T.CHUNKS == 1:
+        return model.mu, model.p
     else:
-        for k in range(1, T.SLICES):
-            b_top = tl.maximum(b_top, tl.load(p_lse + tl.cast(k, tl.int64) * inp.n, mask=m_i, other=0.0))
-        b_sum = tl.full([T.BLOCK_I], 0.0, tl.float64)
-        for k in range(T.SLICES):
-            b_sum += tl.exp(tl.load(p_lse + tl.cast(k, tl.int64) * inp.n, mask=m_i, other=0.0) - b_top)
-        return b_top + tl.log(b_sum)
+        return load_all(models.mu, row, cols, pid_v, T), load_p(models, row, cols, pid_v, T)
+
+
+@triton.jit
+def distances(inp, layer, models, model, row, rows, cols, pid_j, b_V, T: tl.constexpr):
+    """The E-step's squared distances `[I, J]`; takes the votes where one chunk holds them all."""
+    far = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
+    for pid_v in range(T.CHUNKS):
+        b_mu, b_p = load_mu_p(models, model, row, cols, pid_v, T)
+        b_E = (b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)) - b_mu[None, :, :]
+        far += tl.sum(b_E * b_E * b_p[None, :, :], 1)
+    return tl.minimum(far, LARGEST)
+
+
+@triton.jit
+def powers(far, model, b_zero, b_zero_rest):
+    """The exponential of logits less a number of each input, from large parts first, for these cancel."""
+    logits = (model.log[None, :] - b_zero[:, None]) - far + (model.rest[None, :] - b_zero_rest[:, None])
+    return tl.exp(tl.maximum(logits, FLOOR))
+
+
+@triton.jit
+def load_lse(inp, models, t, rows):
+    """The normalisers of a tile's inputs, each in two parts."""
+    o_lse = tl.cast(t, tl.int64) * inp.n + rows.o_n
+    b_lse = tl.load(models.lse + o_lse, mask=rows.m_i, other=LARGEST)
+    return b_lse, tl.load(models.lse_rest + o_lse, mask=rows.m_i, other=0.0)
+
+
+@triton.jit
+def in_two(b_x):
+    """A float64 number as the sum of two of float32."""
+    b_first = b_x.to(tl.float32)
+    return b_first, (b_x - b_first.to(tl.float64)).to(tl.float32)
 
 
 @triton.jit

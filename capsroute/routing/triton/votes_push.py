@@ -1,0 +1,159 @@
+"""From gradients of a tile's votes to those of what they were formed from. Axes as in `votes_types.py`."""
+
+# constants are of any type to the compiler, and none to pyright
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
+# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .votes_pairs import in_halves, multiply, units
+from .votes_tile import (
+    add_to,
+    chunk,
+    components,
+    fold,
+    in_one_c,
+    load_units,
+    load_W,
+    load_w,
+    load_x,
+    load_x_of,
+    places,
+)
+
+
+class Parts(NamedTuple):
+    """What programs add to, each in its own place; side by side, and the first is empty only if all are."""
+
+    W: Any  # [w_slots, i|1, j|1, h, d]
+    f: Any  # [slices, n]
+    x: Any  # [slices, n, c, d]
+    B: Any  # where each input has its own, likewise below: [groups, i, j, v]
+    use: Any  # [groups, i, j]
+    ign: Any  # [groups, i, j]
+
+
+@triton.jit
+def clear_all(p_first, n_lines, pid, n_pids):
+    """Zero lines of memory, of 32 numbers each."""
+    for unit in range(pid, tl.cdiv(n_lines, 64), n_pids):
+        o = tl.arange(0, 64 * 32)
+        m = o < tl.minimum(n_lines - unit * 64, 64) * 32
+        tl.store(p_first + tl.cast(unit, tl.int64) * (64 * 32) + o, tl.full([64 * 32], 0.0, tl.float32), mask=m)
+
+
+@triton.jit
+def push(inp, layer, parts, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, b_dV, b_dW, T: tl.constexpr):
+    """Adds what the gradients of a tile's votes give to those of x, W and, where each input has its own, B.
+
+    Those of W, `[V J, D]`, are added to what is given and returned, where one tile holds them.
+    """
+    p_dx = parts.x + tl.cast(pid_x, tl.int64) * inp.n * (T.C * T.D)
+    if T.B_I:
+        o_B, m_B = chunk(cols, pid_v, T)
+        o_i = (tl.cast(pid_g, tl.int64) * inp.i + rows.o_i) * inp.j + cols.start
+        o_B = o_i[:, None, None] * (T.C * T.H) + o_B[None, :, :]
+        add_to(parts.B + o_B, b_dV, rows.m_i[:, None, None] & m_B[None, :, :])
+    if T.DOT:
+        b_unit_x, b_unit_W = load_units(inp, layer, rows, cols, pid_v, T)
+        push_x(inp, layer, p_dx, rows, cols, pid_j, pid_v, b_dV * b_unit_W[None, :, :], T)
+        b_dW = push_W(inp, p_W, rows, cols, pid_v, b_dV * b_unit_x[:, None, None], b_dW, T)
+    else:
+        push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T)
+    if not T.WHOLE:
+        tl.debug_barrier()  # other calls may give a place to another thread
+    return b_dW
+
+
+@triton.jit
+def push_x(inp, layer, p_dx, rows, cols, pid_j, pid_v, b_dV, T: tl.constexpr):
+    """To those of x, by matrix products, from gradients of votes in units of the weights."""
+    b_unit, b_inverse = units(tl.max(tl.max(tl.abs(b_dV), 1), 1))
+    b_dV = fold(b_dV * b_inverse[:, None, None], T.BLOCK_I, T)
+    b_d, b_d_rest = in_halves(b_dV)
+    for k in range(0, T.PAD, T.BLOCK_D):
+        o_d = k + tl.arange(0, T.BLOCK_D)
+        p_x = p_dx + (rows.o_n[:, None] * T.C + in_one_c(pid_v, T)[0]) * T.D + o_d[None, :]
+        m_x = rows.m_i[:, None] & (o_d < T.D)[None, :]
+        b_dx = tl.full([T.BLOCK_I, T.BLOCK_D], 0.0, tl.float32)
+        if T.WIDE or T.CHUNKS > 1:  # loaded before the product, not to wait after it
+            b_dx = tl.load(p_x, mask=m_x, other=0.0)
+        b_W, b_W_rest = cols.W if T.WHOLE else load_W(inp, layer, pid_j, pid_v, k, T)
+        b_new = multiply(b_d, b_d_rest, b_W, b_W_rest, tl.full([T.BLOCK_I, T.BLOCK_D], 0.0, tl.float32), T.FOLD > 1)
+        tl.store(p_x, b_dx + b_new * b_unit[:, None], mask=m_x)
+
+
+@triton.jit
+def push_W(inp, p_W, rows, cols, pid_v, b_dV, b_dW, T: tl.constexpr):
+    """To those of W, by matrix products, from gradients of votes in units of the capsules; see `push`."""
+    VJ: tl.constexpr = T.BLOCK_H * T.BLOCK_J
+    b_unit, b_inverse = units(tl.max(tl.abs(b_dV), 0))
+    b_d, b_d_rest = in_halves(fold(b_dV * b_inverse[None, :, :], T.BLOCK_I, T))
+    b_unit = tl.reshape(fold(b_unit[None, :, :], 1, T), [VJ, 1])
+    if T.WHOLE:
+        b_new = tl.full([VJ, T.BLOCK_D], 0.0, tl.float32)
+        b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), rows.x[0], rows.x[1], b_new, T.FOLD > 1)
+        return b_dW + b_new * b_unit
+    else:
+        for k in range(0, T.PAD, T.BLOCK_D):
+            b_x, b_x_rest = load_x(inp, rows.o_n, rows.m_i, in_one_c(pid_v, T)[0], k, T)
+            b_new = tl.full([VJ, T.BLOCK_D], 0.0, tl.float32)
+            b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), b_x, b_x_rest, b_new, T.FOLD > 1)
+            add_W(inp, p_W, cols, pid_v, k, b_new * b_unit, T)
+        return b_dW
+
+
+@triton.jit
+def add_W(inp, p_W, cols, pid_v, k, b_dW, T: tl.constexpr):
+    """Gradients of weights `[V J, D]` to those in memory."""
+    o_d = k + tl.arange(0, T.BLOCK_D)
+    if T.W_J:
+        o_h, o_j = places(T)
+        o_h += in_one_c(pid_v, T)[1]
+        row = (cols.start + o_j) * T.H + o_h
+        m_W = (o_h < T.H) & (cols.start + o_j < inp.j)
+        add_to(p_W + row[:, None] * T.D + o_d[None, :], b_dW, m_W[:, None] & (o_d < T.D)[None, :])
+    else:
+        o_h = in_one_c(pid_v, T)[1] + tl.arange(0, T.BLOCK_H)
+        m_W = (o_h < T.H)[:, None] & (o_d < T.D)[None, :]
+        b_dW = tl.sum(tl.reshape(b_dW, [T.FOLD, T.BLOCK_H, T.BLOCK_J // T.FOLD, T.BLOCK_D]), 2)
+        add_to(p_W + o_h[:, None] * T.D + o_d[None, :], tl.sum(b_dW, 0), m_W)
+
+
+@triton.jit
+def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
+    """The same without matrix products."""
+    o_c, o_h, m_v = components(pid_v, T)
+    N_H: tl.constexpr = (T.H + T.BLOCK_H - 1) // T.BLOCK_H
+    o_cx = pid_v // N_H * T.BLOCK_C + tl.arange(0, T.BLOCK_C)
+    o_hx = pid_v % N_H * T.BLOCK_H + tl.arange(0, T.BLOCK_H)
+    m_h = o_hx < T.H
+    o_j = cols.start + cols.o_j
+    for d in range(T.D):
+        b_W = load_w(inp, layer, rows, cols, o_h, m_v, d, T)
+        b_dx = tl.sum(tl.reshape(tl.sum(b_dV * b_W, 2), [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H]), 2)
+        m_x = rows.m_i[:, None] & (o_cx < T.C)[None, :]
+        add_to(p_dx + (rows.o_n[:, None] * T.C + o_cx[None, :]) * T.D + d, b_dx, m_x)
+        b_dW = b_dV * load_x_of(inp, rows, o_c, m_v, d, T)[:, :, None]
+        if T.W_I:
+            i = rows.o_i.to(tl.int64)
+            if T.W_J:
+                b_dW = tl.reshape(b_dW, [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H * T.BLOCK_J])
+                b_dW = tl.reshape(tl.sum(b_dW, 1), [T.BLOCK_I, T.BLOCK_H, T.BLOCK_J])
+                row = (i * inp.j)[:, None, None] + o_j[None, None, :]
+                m_W = (rows.m_i[:, None] & m_h[None, :])[:, :, None] & cols.m_j[None, None, :]
+                add_to(p_W + (row * T.H + o_hx[None, :, None]) * T.D + d, b_dW, m_W)
+            else:
+                b_dW = tl.sum(tl.reshape(tl.sum(b_dW, 2), [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H]), 1)
+                o_W = (i[:, None] * T.H + o_hx[None, :]) * T.D + d
+                add_to(p_W + o_W, b_dW, rows.m_i[:, None] & m_h[None, :])
+        else:
+            b_dW = tl.sum(tl.reshape(tl.sum(b_dW, 0), [T.BLOCK_C, T.BLOCK_H, T.BLOCK_J]), 0)
+            if T.W_J:
+                m_W = m_h[:, None] & cols.m_j[None, :]
+                add_to(p_W + (o_j[None, :] * T.H + o_hx[:, None]) * T.D + d, b_dW, m_W)
+            else:
+                add_to(p_W + o_hx * T.D + d, tl.sum(b_dW, 1), m_h)

@@ -1,0 +1,89 @@
+"""Random cases for the kernels: they follow from their seeds, cover what is special, and are judged by the rule."""
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import ROOT
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of the benchmarks by name."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module
+
+
+def plan(bench: Any, **changes: int) -> Any:
+    return bench("draws").Plan(**{"cases": 10_000, "sets": 48, "groups": 4, "votes": 2**18, "pairs": 2**18} | changes)
+
+
+def test_cases_follow_from_their_seeds(bench: Any) -> None:
+    draws, whole = bench("draws"), plan(bench)
+    group = draws.draw_group(whole, *whole.where(4321))
+    assert group == draws.draw_group(plan(bench, cases=10), *whole.where(4321))
+    one, same, other = (draws.draw_case(group, seed) for seed in (4321, 4321, 4322))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["W"], other["W"])
+
+
+def test_draws_cover_what_is_special(bench: Any) -> None:
+    draws, whole = bench("draws"), plan(bench)
+    groups = [draws.draw_group(whole, n, k) for n in range(whole.sets) for k in range(whole.groups)]
+    few = [group for group in groups if not group.kind.many]
+    assert max(group.votes for group in few) <= whole.votes
+    assert min(g.b * g.i * g.j for g in groups if g.kind.many) >= whole.pairs
+    assert {0, 1} <= {group.i for group in few}
+    assert {group.n_iters for group in groups} == {1, 2, 3, 4}
+    assert {group.kind.agreement for group in groups} == {"gaussian", "kmeans"}
+    assert {t for group in groups for t in group.kind.dtypes} == {torch.float32, torch.float16, torch.bfloat16}
+    assert {group.kind.shared["W"] for group in groups} == {"", "i", "j", "ij"}
+    assert max(group.j for group in groups) > 128
+    scores = torch.cat([draws.draw_case(few[k % len(few)], k)["a_inp"].flatten().float() for k in range(200)])
+    assert {-torch.inf, torch.inf, 60.0} <= set(scores.unique().tolist())
+
+
+def test_cases_are_compared_under_the_interpreter(bench: Any) -> None:
+    """By all results, two draws of one size, in two precisions."""
+    shapes, small, seed = bench("random_shapes"), plan(bench, votes=200, pairs=0), 1
+    asked = shapes.Asked(small, *small.where(seed), [seed, seed + small.sets * small.groups], "cpu")
+    found = shapes.judge_group(asked)
+    assert [set(case) for case in found] == [{"a", "mu", "sig2", *(f"d{name}" for name in bench("draws").AXES)}] * 2
+    verdict = shapes.Verdict(small)
+    verdict.add(asked, found)
+    assert verdict.summary()["failures"] == []
+    assert 0 < max(errors.off for case in found for errors in case.values()) < 0.01
+
+
+def test_the_reference_takes_cases_together(bench: Any) -> None:
+    """What it makes of several at a time is what it makes of each."""
+    shapes, draws, small = bench("random_shapes"), bench("draws"), plan(bench, votes=500)
+    group = draws.draw_group(small, 1, 1)
+    cases, weights = ([f(group, seed) for seed in (1, 2, 3)] for f in (draws.draw_case, draws.draw_weights))
+    together = shapes.referred(group, cases, weights, torch.float64)
+    for case, weight, found in zip(cases, weights, together, strict=True):
+        inputs = [t.double().requires_grad_() for t in case.values()]
+        out = shapes.route(*inputs, impl="reference", **shapes.settings(group))
+        torch.testing.assert_close(found["mu"], out.mu.detach(), rtol=1e-9, atol=1e-12)
+        gradients = torch.autograd.grad(out, inputs, weight)
+        torch.testing.assert_close(found["dmu_inp"], gradients[1], rtol=1e-9, atol=1e-12)
+
+
+def test_the_verdict_follows_the_rule(bench: Any) -> None:
+    shapes, whole = bench("random_shapes"), plan(bench)
+    good, far, over = shapes.Errors(1.0, 1.0, True), shapes.Errors(5.0, 1.0, True), shapes.Errors(1.1, 1.0, True)
+
+    def failures(answer: Any) -> list[str]:
+        verdict = shapes.Verdict(whole)
+        seeds = list(range(len(answer))) if isinstance(answer, list) else [7]
+        verdict.add(shapes.Asked(whole, 0, 0, seeds, "cpu"), answer)
+        return [failure["why"] for failure in verdict.summary()["failures"]]
+
+    assert failures([{"a": good}] * 12) == []
+    assert failures([{"a": over}] * 11) == []  # too few to judge their mean
+    assert failures([{"a": over}] * 12) == ["a: in the mean off by 1.10e+00, may be 1.00e+00"]
+    assert failures([{"a": good}, {"a": far}]) == ["a: off by 5.00e+00, may be 1.00e+00"]
+    assert failures([{"a": shapes.Errors(float("inf"), 1.0, False)}]) == ["a: not finite"]
+    assert failures("its process died") == ["its process died"]
