@@ -225,3 +225,15 @@ def test_what_it_cannot_run_it_refuses_with_the_reason(monkeypatch: pytest.Monke
     monkeypatch.setattr(kernels, "FOUND", {})
     with pytest.raises(ValueError, match="pip install"):
         route(**make_inputs(SHARED), impl="triton")
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("name", ["a_inp", "mu_inp"])
+def test_what_is_not_a_number_shows_in_its_sample_alone(form: str, name: str) -> None:
+    inputs = {key: t.detach().clone() for key, t in make_inputs(SHARED, device=DEVICE).items()}
+    inputs[name][0, 3] = torch.nan
+    found, expected = route(**inputs, impl="triton"), route(**inputs, impl="reference")
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        assert one[0].isnan().all()
+        assert one[1].isfinite().all()

@@ -61,6 +61,11 @@ def _look(device: str) -> str:
     return f"the GPU's compute capability is {capability}, below {OLDEST}" if capability < OLDEST else ""
 
 
+def exporting() -> bool:
+    """Whether a graph is being exported; `is_exporting` itself says so of every compiled graph before PyTorch 2.13."""
+    return getattr(torch.compiler, "_is_exporting_flag", False)
+
+
 def reasons_against(case: Case) -> list[str]:
     """Needs Triton and a GPU, one of the two models of agreement, and at most float32."""
     if not case.compiling:
@@ -71,10 +76,8 @@ def reasons_against(case: Case) -> list[str]:
         reasons.append(f"agreement {case.agreement.name!r} has no kernel")
     if case.dtype == torch.float64:
         reasons.append("it computes in float32, the tensors are float64")
-    if case.compiling and torch.compiler.is_exporting():
+    if case.compiling and exporting():
         reasons.append("an exported graph has to run without it")
-    if not isinstance(case.n_samples * case.n_inp * case.n_out, int):
-        reasons.append("its tiles need sizes that are known when a graph is captured")
     return reasons
 
 
@@ -234,9 +237,8 @@ def route_op(
     eps: float, sizes: list[int],
 ) -> list[Tensor]:  # fmt: skip
     """`Route` for graphs of `torch.compile`, which do not look inside."""
-    b, i, j, c, d, h = sizes
     inputs = Inputs(a_inp, x, None, W, B, beta_use, beta_ign)
-    outs, saved = fwd(Plan(n_iters, gaussian, eps), Sizes(b, i, j, c, d, h, False), inputs, in_graph=True)
+    outs, saved = fwd(Plan(n_iters, gaussian, eps), known(sizes), inputs, in_graph=True)
     return apart([*outs, *saved])
 
 
@@ -246,9 +248,13 @@ def route_backward_op(
     sizes: list[int],
 ) -> list[Tensor]:  # fmt: skip
     """`RouteBackward` likewise."""
-    b, i, j, c, d, h = sizes
     whole = Inputs(inputs[0], inputs[1], None, *inputs[2:])
-    return apart(bwd(Plan(n_iters, gaussian, eps), Sizes(b, i, j, c, d, h, False), douts, whole, tuple(saved)))
+    return apart(bwd(Plan(n_iters, gaussian, eps), known(sizes), douts, whole, tuple(saved)))
+
+
+def known(sizes: Sequence[int]) -> Sizes:
+    """Sizes of a graph as numbers: tiles depend on them, so that symbols stand for one size only."""
+    return Sizes(*map(int, sizes), False)
 
 
 def apart(tensors: Sequence[Tensor]) -> list[Tensor]:

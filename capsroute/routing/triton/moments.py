@@ -14,6 +14,7 @@ sample's inputs are cut into slots, each with sums of its own. `docs/kernels.md`
 import triton
 import triton.language as tl
 
+from .limits import at_least
 from .moments_model import (
     LOG2_E,
     along_features,
@@ -148,7 +149,7 @@ def first_moments(
     p_own = p_usual + u_b * (4 * X) + tl.arange(0, X)[None, :]
     tl.store(p_own + 3 * X, b_mean)
     b_mean = b_mean.to(tl.float64)
-    b_0 = tl.maximum(b_0 - b_mean * (2 * b_x - b_total * b_mean), 0.0)
+    b_0 = at_least(b_0 - b_mean * (2 * b_x - b_total * b_mean), 0.0)
     if D >= 2:
         b_turn, x_turn = turn(b_mean, 1, D, 1, X, BLOCK_D), turn(b_x, 1, D, 1, X, BLOCK_D)
         b_1 -= b_mean * x_turn + b_turn * (b_x - b_total * b_mean)

@@ -10,6 +10,7 @@ Axes as in `moments.py`.
 import triton
 import triton.language as tl
 
+from .limits import at_least, at_most
 from .moments_tile import power, split, stack, unstack
 
 BLOCK_Q = tl.constexpr(16)
@@ -167,7 +168,7 @@ def model_of(
     D = b_D[:, None, None]
     share = 1 / (D + eps)
     b_m = (b_V - eps * b_B) * share
-    b_N = tl.where(m_v, tl.maximum(b_VV - 2 * b_m * b_V + b_m * b_m * D, 0.0), 0.0)
+    b_N = tl.where(m_v, at_least(b_VV - 2 * b_m * b_V + b_m * b_m * D, 0.0), 0.0)
     b_sig2 = tl.where(m_v, b_N * share + eps, 1.0)
     b_use = tl.load(p_use + o_j * stride_use, mask=o_j < J, other=0.0).to(tl.float64)
     b_ign = tl.load(p_ign + o_j * stride_ign, mask=o_j < J, other=0.0).to(tl.float64)
@@ -177,7 +178,7 @@ def model_of(
 
 @triton.jit
 def log_sigmoid(x):
-    return tl.minimum(x, 0.0) - tl.log(1 + tl.exp(-tl.abs(x)))
+    return at_most(x, 0.0) - tl.log(1 + tl.exp(-tl.abs(x)))
 
 
 @triton.jit

@@ -7,6 +7,8 @@
 import triton
 import triton.language as tl
 
+from .limits import at_least, at_most
+
 TINY = tl.constexpr(1e-30)
 SMALL, LARGE = tl.constexpr(1e-33), tl.constexpr(1e36)
 """Numbers whose powers of two have inverses."""
@@ -68,13 +70,13 @@ def load_capsules(p_x, i, n, o_x, C: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.
 
 @triton.jit
 def bounded(b_x):
-    return tl.minimum(tl.maximum(b_x, -LARGEST), LARGEST)
+    return at_most(at_least(b_x, -LARGEST), LARGEST)
 
 
 @triton.jit
 def centred(b_x, b_mean, b_scale):
     """Capsules counted from the sample's mean, in units of its spread."""
-    return tl.minimum(tl.maximum((bounded(b_x) - b_mean[None, :]) * b_scale, -FARTHEST), FARTHEST)
+    return at_most(at_least((bounded(b_x) - b_mean[None, :]) * b_scale, -FARTHEST), FARTHEST)
 
 
 @triton.jit

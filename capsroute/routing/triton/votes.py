@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
+from .limits import at_least, at_most
 from .votes_pairs import prepare
 from .votes_tile import (
     LOWEST,
@@ -169,7 +170,7 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
 
 @triton.jit
 def log_sigmoid(x):
-    return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
+    return at_most(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
 
 
 @triton.jit
@@ -216,7 +217,7 @@ def m_step(inp, layer, cut, sums, models, outs, t, pid_b, pid_m, T: tl.constexpr
         b_old = tl.load(models.mu + o_mu - stride * SIZE, mask=m_v & m_before[:, None], other=0.0).to(tl.float64)
         b_mu = ((b_DE + b_old * b_D[:, None]) / b_used[:, None]).to(tl.float32)
         b_move = b_mu.to(tl.float64) - b_old
-        b_DEE = tl.maximum(b_DEE - 2.0 * b_move * b_DE + b_move * b_move * b_D[:, None], 0.0)
+        b_DEE = at_least(b_DEE - 2.0 * b_move * b_DE + b_move * b_move * b_D[:, None], 0.0)
         b_sig2 = b_DEE / b_used[:, None] + T.EPS
         tl.store(models.D_E + o_mu, b_DE - b_move * b_D[:, None], mask=m_v)
         tl.store(models.D_EE + o_mu, b_DEE, mask=m_v)

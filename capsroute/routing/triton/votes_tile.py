@@ -11,6 +11,7 @@ thread that multiplies matrices holds all components of a vote, and their sums n
 import triton
 import triton.language as tl
 
+from .limits import at_least, at_most
 from .votes_pairs import bounded, load_pair, multiply, sigmoid
 from .votes_types import Columns, Model, Rows
 
@@ -254,14 +255,14 @@ def distances(inp, layer, models, model, row, rows, cols, pid_j, b_V, T: tl.cons
         b_mu, b_p = load_mu_p(models, model, row, cols, pid_v, T)
         b_E = (b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)) - b_mu[None, :, :]
         far += tl.sum(b_E * b_E * b_p[None, :, :], 1)
-    return tl.minimum(far, LARGEST)
+    return at_most(far, LARGEST)
 
 
 @triton.jit
 def powers(far, model, b_zero, b_zero_rest):
     """The exponential of logits less a number of each input, from large parts first, for these cancel."""
     logits = (model.log[None, :] - b_zero[:, None]) - far + (model.rest[None, :] - b_zero_rest[:, None])
-    return tl.exp(tl.maximum(logits, FLOOR))
+    return tl.exp(at_least(logits, FLOOR))
 
 
 @triton.jit
