@@ -29,6 +29,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def let_be_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capsroute.training.loop.why_not_captured", lambda *_: None)
     monkeypatch.setattr(WholeStep, "capture", lambda self: None)
+    monkeypatch.setattr("capsroute.training.loop.BY_CHANNELS", ("cpu",))
 
 
 def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import StoppedError, UserError
 from . import checkpoint
@@ -28,6 +28,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from .display import Display
+
+
+BY_CHANNELS = ("cuda",)
+"""Devices whose convolutions want the numbers of a pixel side by side, and else copy weights at every step."""
+
+
+def by_channels(network: nn.Module) -> None:
+    """Lay out weights of convolutions so."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 class NonFiniteLossError(UserError):
@@ -70,6 +81,8 @@ class Loop:
             share_batch_statistics(self.network)
         guided = Guided(self.network, len(task.names)) if self.config.guide else None
         self.learner = (guided or self.network).to(fabric.device)
+        if fabric.device.type in BY_CHANNELS:
+            by_channels(self.learner)
         compiles = machine.compiles(fabric.device, self.source.one_size)
         module = self.learner
         if compiles and not guided:

@@ -56,7 +56,7 @@ class FlatRAdam:
     def step(self, number: Tensor) -> None:
         """The step of that number [1], counted from 0, from the gradients that the parameters have."""
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
-        grad = torch.cat([g.flatten() for g in grads])
+        grad = torch.cat([in_line(g, p) for g, p in zip(grads, self.params, strict=True)])
         change = self.descend(self.avg, self.avg_sq, grad, self.sizes, number, self.beta2, self.eps)
         torch._foreach_add_(self.params, self._parts(change))  # pyright: ignore[reportPrivateImportUsage]
 
@@ -66,14 +66,20 @@ class FlatRAdam:
             self.optimizer.state[p]["step"].fill_(steps)
 
     def _in_one(self, name: str) -> Tensor:
-        flat = torch.cat([self.optimizer.state[p][name].flatten() for p in self.params])
+        flat = torch.cat([in_line(self.optimizer.state[p][name], p) for p in self.params])
         for p, part in zip(self.params, self._parts(flat), strict=True):
             self.optimizer.state[p][name] = part
         return flat
 
     def _parts(self, flat: Tensor) -> list[Tensor]:
         parts = flat.split([p.numel() for p in self.params])
-        return [part.view_as(p) for part, p in zip(parts, self.params, strict=True)]
+        return [part.as_strided(p.shape, p.stride()) for part, p in zip(parts, self.params, strict=True)]
+
+
+def in_line(t: Tensor, like: Tensor) -> Tensor:
+    """The numbers of a tensor [n] in the order in which a parameter has them in memory."""
+    t = t if t.stride() == like.stride() else torch.empty_like(like).copy_(t)
+    return t.as_strided((t.numel(),), (1,))
 
 
 def prime(optimizer: torch.optim.RAdam) -> None:

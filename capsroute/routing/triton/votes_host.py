@@ -3,6 +3,7 @@
 Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules; `n` all inputs of all samples.
 """
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,9 +11,12 @@ import torch
 from torch import Tensor
 
 from .grid import programs_at_once, run_phases
+from .launch import launch
 from .room import Room
 from .sizes import Plan, Sizes, power
 from .votes import Outs, votes_fwd_kernel
+from .votes_alone import alone_fwd_kernel
+from .votes_alone_bwd import alone_bwd_kernel
 from .votes_bwd import Share, votes_bwd_kernel
 from .votes_pull import Grads
 from .votes_rooms import Rooms, rooms
@@ -27,6 +31,7 @@ class Knobs(NamedTuple):
     """What tiles are made from."""
 
     votes: int = 4096  # numbers in a tile's votes: what a program's registers hold a few times
+    alone: int = 8192  # numbers in a sample's votes up to which one program has it, and waits for no other
     columns: int = 128  # outputs times components in a tile, where there is a choice
     most_j: int = 128  # outputs up to which one tile takes them all
     rows: int = 64  # inputs in a tile of matrix products
@@ -105,6 +110,10 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
     chunks = parts(s.c, block_c) * parts(s.h, block_h)
     block_v = min(power(s.c * s.h), 64)
     models = knobs.wide_models if wide else knobs.models
+    fit = 4 * s.b * max(map(math.prod, shapes)) <= SLOT_BYTES  # gradients of parameters from each sample
+    held = power(s.i) * block_j * block_c * block_h
+    alone = fit and not dot and not wide and chunks == 1 and held <= knobs.alone
+    block_i = power(s.i) if alone else block_i
     return Tile(
         *(s.c, s.d, s.h, block_i, block_j, block_c, block_h, block_d, parts(s.d, block_d) * block_d),
         # eight warps, of which four multiply 64 rows
@@ -112,6 +121,7 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
         DOT=dot,
         WHOLE=dot and chunks == 1 and s.d <= block_d,
         WIDE=wide,
+        ALONE=alone,
         CHUNKS=chunks,
         PACKED=s.packed,
         GAUSSIAN=plan.gaussian,
@@ -140,6 +150,8 @@ def share_sums(s: Sizes, T: Tile, programs: int) -> Cut:
 
 def share_last(s: Sizes, n: int, T: Tile, cut: Cut, programs: int) -> Share:
     """By samples, inputs and outputs, as far as partial gradients fit their room."""
+    if T.ALONE:
+        return Share(s.b, 1, 1, s.b)
     w = 4 * (s.i if T.W_I else 1) * (s.j if T.W_J else 1) * s.d * s.h
     own = max(w * T.W_I, 4 * s.i * s.j * (s.c * s.h if T.B_I else T.USE_I or T.IGN_I))
     most = SLOT_BYTES // max(1, 4 * n * (s.c * s.d + 1))
@@ -155,6 +167,8 @@ def work(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> tuple[Wor
     units = s.b * max(cut.slots * cut.j_tiles, cut.i_tiles * cut.slices, parts(s.j, T.BLOCK_M))
     last = share.groups * share.slots * share.slices
     W = (s.i if T.W_I else 1) * (s.j if T.W_J else 1) * s.d * s.h
+    if T.ALONE:
+        return Work(1, s.b), Work(2, max(s.b, parts(W, 32)))
     fwd = Work((4 * t - 2 if T.WIDE else 2 * t) + T.DOT, units)
     bwd = Work((4 if T.WIDE else 2) * (t - 1) + 3, max(units, last, parts(n * s.c * s.d, 1024), parts(W, 32)))
     return fwd, bwd
@@ -183,11 +197,15 @@ def fwd(
     sig2, models = torch.empty_like(mu), Room.make(how.rooms.saved, x)
     if s.b:
         given = Given(a_inp, x, a_inp if offsets is None else offsets, W, B, beta_use, beta_ign)
-        key, scratch = (how.tile, a_inp.dtype, x.dtype), Room.make(how.rooms.fwd, x)
-        run_phases(
-            votes_fwd_kernel, *how.fwd, x, how.warps, how.per_core, key,
-            n, s.b, s.i, s.j, plan.n_iters, *how.cut, given, scratch, models, Outs(a, mu, sig2), how.tile,
-        )  # fmt: skip
+        counts, outs, key = (n, s.b, s.i, s.j, plan.n_iters), Outs(a, mu, sig2), (how.tile, a_inp.dtype, x.dtype)
+        if how.tile.ALONE:
+            launch(alone_fwd_kernel, s.b, x, how.warps, key, *counts, given, models, outs, how.tile)
+        else:
+            scratch = Room.make(how.rooms.fwd, x)
+            run_phases(
+                votes_fwd_kernel, *how.fwd, x, how.warps, how.per_core, key,
+                *counts, *how.cut, given, scratch, models, outs, how.tile,
+            )  # fmt: skip
     return (a, mu, sig2), (models.base,)
 
 
@@ -218,11 +236,11 @@ def bwd(
         given = Given(a_inp, x, a_inp if offsets is None else offsets, W, B, beta_use, beta_ign)
         grads = Grads(da, dmu, dsig2, da_inp, dx, dW, dB, duse, dign)
         key, scratch = (how.tile, a_inp.dtype, x.dtype), Room.make(how.rooms.bwd, x)
-        models = Room(how.rooms.saved, *saved)
+        models, counts = Room(how.rooms.saved, *saved), (n, s.b, s.i, s.j, plan.n_iters)
+        shares = () if how.tile.ALONE else (*how.cut, *how.share, how.rooms.lines)
         run_phases(
-            votes_bwd_kernel, *how.bwd, x, how.warps, how.per_core, key,
-            n, s.b, s.i, s.j, plan.n_iters, *how.cut, *how.share, how.rooms.lines, given, models, scratch, grads,
-            how.tile,
+            alone_bwd_kernel if how.tile.ALONE else votes_bwd_kernel, *how.bwd, x, how.warps, how.per_core, key,
+            *counts, *shares, given, models, scratch, grads, how.tile,
         )  # fmt: skip
     duse = duse if duse.shape == beta_use.shape else duse.sum(1, keepdim=True)
     dign = dign if dign.shape == beta_ign.shape else dign.sum(1, keepdim=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .votes_pairs import in_halves, multiply, units
+from .votes_pairs import LARGEST_X, in_halves, multiply, units
 from .votes_tile import (
     add_to,
     chunk,
@@ -46,6 +46,26 @@ def clear_all(p_first, n_lines, pid, n_pids):
 
 
 @triton.jit
+def put(p_x, b_x, mask, T: tl.constexpr):
+    """Add to a program's own places; where it has a sample alone, these are written once and need not be zero before."""
+    if T.ALONE:
+        tl.store(p_x, b_x, mask=mask)
+    else:
+        add_to(p_x, b_x, mask)
+
+
+@triton.jit
+def put_x(inp, p_dx, o_x, b_dx, mask, T: tl.constexpr):
+    """The same for gradients of x, which are final where a program has a sample alone."""
+    if T.ALONE:
+        b_x = tl.load(inp.x + o_x, mask=mask, other=0.0).to(tl.float32)
+        b_dx = tl.where(tl.abs(b_x) <= LARGEST_X, b_dx, 0.0)
+        tl.store(p_dx + o_x, b_dx.to(p_dx.dtype.element_ty), mask=mask)
+    else:
+        add_to(p_dx + o_x, b_dx, mask)
+
+
+@triton.jit
 def push(inp, layer, parts, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, b_dV, b_dW, T: tl.constexpr):
     """Adds what the gradients of a tile's votes give to those of x, W and, where each input has its own, B.
 
@@ -56,7 +76,7 @@ def push(inp, layer, parts, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, b_dV, b
         o_B, m_B = chunk(cols, pid_v, T)
         o_i = (tl.cast(pid_g, tl.int64) * inp.i + rows.o_i) * inp.j + cols.start
         o_B = o_i[:, None, None] * (T.C * T.H) + o_B[None, :, :]
-        add_to(parts.B + o_B, b_dV, rows.m_i[:, None, None] & m_B[None, :, :])
+        put(parts.B + o_B, b_dV, rows.m_i[:, None, None] & m_B[None, :, :], T)
     if T.DOT:
         b_unit_x, b_unit_W = load_units(inp, layer, rows, cols, pid_v, T)
         push_x(inp, layer, p_dx, rows, cols, pid_j, pid_v, b_dV * b_unit_W[None, :, :], T)
@@ -136,7 +156,7 @@ def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
         b_W = load_w(inp, layer, rows, cols, o_h, m_v, d, T)
         b_dx = tl.sum(tl.reshape(tl.sum(b_dV * b_W, 2), [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H]), 2)
         m_x = rows.m_i[:, None] & (o_cx < T.C)[None, :]
-        add_to(p_dx + (rows.o_n[:, None] * T.C + o_cx[None, :]) * T.D + d, b_dx, m_x)
+        put_x(inp, p_dx, (rows.o_n[:, None] * T.C + o_cx[None, :]) * T.D + d, b_dx, m_x, T)
         b_dW = b_dV * load_x_of(inp, rows, o_c, m_v, d, T)[:, :, None]
         if T.W_I:
             i = rows.o_i.to(tl.int64)
@@ -145,15 +165,15 @@ def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
                 b_dW = tl.reshape(tl.sum(b_dW, 1), [T.BLOCK_I, T.BLOCK_H, T.BLOCK_J])
                 row = (i * inp.j)[:, None, None] + o_j[None, None, :]
                 m_W = (rows.m_i[:, None] & m_h[None, :])[:, :, None] & cols.m_j[None, None, :]
-                add_to(p_W + (row * T.H + o_hx[None, :, None]) * T.D + d, b_dW, m_W)
+                put(p_W + (row * T.H + o_hx[None, :, None]) * T.D + d, b_dW, m_W, T)
             else:
                 b_dW = tl.sum(tl.reshape(tl.sum(b_dW, 2), [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H]), 1)
                 o_W = (i[:, None] * T.H + o_hx[None, :]) * T.D + d
-                add_to(p_W + o_W, b_dW, rows.m_i[:, None] & m_h[None, :])
+                put(p_W + o_W, b_dW, rows.m_i[:, None] & m_h[None, :], T)
         else:
             b_dW = tl.sum(tl.reshape(tl.sum(b_dW, 0), [T.BLOCK_C, T.BLOCK_H, T.BLOCK_J]), 0)
             if T.W_J:
                 m_W = m_h[:, None] & cols.m_j[None, :]
-                add_to(p_W + (o_j[None, :] * T.H + o_hx[:, None]) * T.D + d, b_dW, m_W)
+                put(p_W + (o_j[None, :] * T.H + o_hx[:, None]) * T.D + d, b_dW, m_W, T)
             else:
-                add_to(p_W + o_hx * T.D + d, tl.sum(b_dW, 1), m_h)
+                put(p_W + o_hx * T.D + d, tl.sum(b_dW, 1), m_h, T)

@@ -23,6 +23,7 @@ class Tile(NamedTuple):
     DOT: bool  # votes are matrix products
     WHOLE: bool  # of one step: a tile's factors are loaded once
     WIDE: bool  # outputs take more than one tile
+    ALONE: bool  # one tile has a whole sample
     CHUNKS: int  # of components; with one, a tile's votes are formed once
     PACKED: bool
     GAUSSIAN: bool
