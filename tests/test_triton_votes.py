@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from capsroute import route
 from capsroute.routing.triton.grid import INTERPRETED
 from capsroute.routing.triton.sizes import Plan, Sizes
-from capsroute.routing.triton.votes_host import Knobs, bwd, fwd, job
+from capsroute.routing.triton.votes_host import Job, Knobs, bwd, fwd, job
 from capsroute.routing.triton.votes_types import Tile
 from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs
 
@@ -24,6 +24,8 @@ PARAMS = ("W", "B", "beta_use", "beta_ign")
 DRAWS = 12
 PLAN = Plan(2, True, 1e-5)
 WHOLE = Knobs()
+SHARED = Knobs(alone=0)
+"""Programs share samples, however small."""
 NARROW = Knobs(columns=4, most_j=4)
 """Outputs in several tiles, components in several chunks."""
 pytestmark = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="triton was imported to compile")
@@ -118,23 +120,43 @@ def assert_close(
     assert {name: (far, may[name]) for name, far in off.items() if not far <= may[name]} == {}
 
 
-SMALL = Shape(2, 5, 3, 2, 3, 2)
-
-
-@pytest.mark.parametrize("own", ["", "~W ~beta_use ~beta_ign", "W B beta_use beta_ign", "~W B beta_ign"])
-def test_every_way_to_share_parameters(own: str) -> None:
-    assert_close(lambda seed: drawn(SMALL, own, seed), SMALL)
-
-
-def test_matrix_products_packed() -> None:
-    """Samples of 5, 0 and 3 inputs."""
-    s = Shape(3, 5, 3, 1, 17, 2)
+def packed(s: Shape) -> Callable[[int], dict[str, Tensor]]:
+    """Draws eight inputs one after the other."""
 
     def draw(seed: int) -> dict[str, Tensor]:
         inputs = drawn(replace(s, batch=1, n_inp=8), seed=seed)
         return inputs | {name: inputs[name][0] for name in ("a_inp", "mu_inp")}
 
-    assert_close(draw, s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE))
+    return draw
+
+
+SMALL = Shape(2, 5, 3, 2, 3, 2)
+
+
+@pytest.mark.parametrize("own", ["", "~W ~beta_use ~beta_ign", "W B beta_use beta_ign", "~W B beta_ign"])
+@pytest.mark.parametrize("knobs", [WHOLE, SHARED], ids=["alone", "shared"])
+def test_every_way_to_share_parameters(own: str, knobs: Knobs) -> None:
+    assert_close(lambda seed: drawn(SMALL, own, seed), SMALL, knobs=knobs)
+
+
+@pytest.mark.parametrize("own", ["", "W B beta_use beta_ign"])
+def test_more_samples_than_programs(own: str) -> None:
+    """Under the interpreter, that is; components of a number that is no power of two, and other distances."""
+    s = Shape(5, 3, 2, 3, 2, 3)
+    assert_close(lambda seed: drawn(s, own, seed), s, plan=Plan(3, False, 1e-5))
+
+
+@pytest.mark.parametrize("knobs", [WHOLE, SHARED], ids=["alone", "shared"])
+def test_packed(knobs: Knobs) -> None:
+    """Samples of 5, 0 and 3 inputs."""
+    s = replace(SMALL, batch=3)
+    assert_close(packed(s), s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE), knobs=knobs)
+
+
+def test_matrix_products_packed() -> None:
+    """Samples of 5, 0 and 3 inputs."""
+    s = Shape(3, 5, 3, 1, 17, 2)
+    assert_close(packed(s), s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE))
 
 
 @pytest.mark.parametrize(
@@ -183,16 +205,18 @@ def test_many_outputs_and_components(own: str) -> None:
 
 
 @pytest.mark.parametrize("fixed_inp", [False, True])
-def test_no_inputs(fixed_inp: bool) -> None:
+@pytest.mark.parametrize("knobs", [WHOLE, SHARED], ids=["alone", "shared"])
+def test_no_inputs(fixed_inp: bool, knobs: Knobs) -> None:
     s = replace(SMALL, n_inp=0, fixed_inp=fixed_inp)
-    assert_close(lambda seed: make_inputs(s, seed, device=DEVICE), s, plan=PLAN._replace(n_iters=1))
+    assert_close(lambda seed: make_inputs(s, seed, device=DEVICE), s, plan=PLAN._replace(n_iters=1), knobs=knobs)
 
 
-def test_infinite_scores_and_huge_capsules_are_finite() -> None:
+@pytest.mark.parametrize("knobs", [WHOLE, SHARED], ids=["alone", "shared"])
+def test_infinite_scores_and_huge_capsules_are_finite(knobs: Knobs) -> None:
     inputs = drawn(SMALL)
     inputs["a_inp"][:, 0], inputs["a_inp"][:, 1] = -torch.inf, torch.inf
     inputs["mu_inp"][:, 1] = 3e38
-    found = run_kernels(inputs, SMALL, PLAN, None, WHOLE)
+    found = run_kernels(inputs, SMALL, PLAN, None, knobs)
     assert all(t.isfinite().all() for t in found.values())
     assert (found["dmu_inp"][:, 1] == 0).all(), "clamped"
     assert (found["da_inp"][:, :2] == 0).all()
@@ -205,8 +229,29 @@ def test_named_shapes_get_room_and_units_in_bounds(name: str) -> None:
     i, n = s.n_inp if s.fixed_inp else 1, s.batch * s.n_inp
     shapes = ((i, s.n_out, s.d_inp, s.d_out), (i, s.n_out, s.d_cov, s.d_out), (i, s.n_out), (i, s.n_out))
     sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, False)
-    tile, cut, share, _, _, rooms, *_ = job(PLAN, sizes, n, shapes, WHOLE, 132)
+    tile, cut, share, _, _, rooms, *_ = job(PLAN, sizes, n, shapes, SHARED, 132)
     assert s.batch * cut.slots * cut.j_tiles >= 100
     assert share.groups * share.slots * share.slices >= 100
     assert max(rooms.fwd.nbytes, rooms.bwd.nbytes) < 2**29
     assert not tile.DOT or min(tile.BLOCK_I, tile.BLOCK_D, tile.BLOCK_J * tile.BLOCK_H) >= 16
+
+
+@pytest.mark.parametrize("name", ["smallnorb_2", "sst_2"])
+def test_small_samples_are_one_program_each_where_their_gradients_fit(name: str) -> None:
+    s = SHAPES[name]
+    i, j = s.n_inp, s.n_out
+    shapes = ((i, j, s.d_inp, s.d_out), (i, j, s.d_cov, s.d_out), (i, j), (i, j))
+
+    def how(batch: int, knobs: Knobs = WHOLE) -> Job:
+        sizes = Sizes(batch, i, j, s.d_cov, s.d_inp, s.d_out, False)
+        return job(PLAN, sizes, batch * i, shapes, knobs, 132)
+
+    found = how(s.batch)
+    assert found.tile.ALONE
+    assert i <= found.tile.BLOCK_I
+    assert j <= found.tile.BLOCK_M
+    assert found.tile == how(s.batch + 1).tile
+    assert not how(s.batch, SHARED).tile.ALONE
+    most = 2**28 // (4 * i * j * max(s.d_inp, s.d_cov) * s.d_out)
+    assert how(most).tile.ALONE
+    assert not how(most + 1).tile.ALONE

@@ -152,12 +152,12 @@ def reduce_inputs(inp, share, parts, grads, pid, n_pids, T: tl.constexpr):
 @triton.jit
 def reduce_params(inp, share, pulls, parts, grads, pid, n_pids, T: tl.constexpr):
     """The gradients of the parameters, from all parts or, where inputs share them, from those of the models."""
-    BLOCK: tl.constexpr = 256 if T.WIDE else 32
+    BLOCK: tl.constexpr = 256 if T.WIDE else 64 if T.ALONE else 32
     SLOTS: tl.constexpr = 8 if T.WIDE else 32
     n_W = tl.cast(inp.i if T.W_I else 1, tl.int64) * (inp.j if T.W_J else 1) * (T.D * T.H)
     for unit in range(pid, tl.cdiv(n_W, BLOCK), n_pids):
         o_W = tl.cast(unit, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        o_hd = o_W // (T.D * T.H) * (T.D * T.H) + o_W % T.H * T.D + o_W // T.H % T.D
+        o_hd = o_W if T.ALONE else o_W // (T.D * T.H) * (T.D * T.H) + o_W % T.H * T.D + o_W // T.H % T.D
         b_dW = total(parts.W, share.w_slots, n_W, o_hd, o_W < n_W, SLOTS)
         tl.store(grads.W + o_W, b_dW.to(tl.float32), mask=o_W < n_W)
     n_B = tl.cast(inp.i if T.B_I else 1, tl.int64) * inp.j * (T.C * T.H)

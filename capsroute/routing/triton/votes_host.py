@@ -32,6 +32,7 @@ class Knobs(NamedTuple):
 
     votes: int = 4096  # numbers in a tile's votes: what a program's registers hold a few times
     alone: int = 8192  # numbers in a sample's votes up to which one program has it, and waits for no other
+    alone_numbers: int = 32  # of them that a thread then holds
     columns: int = 128  # outputs times components in a tile, where there is a choice
     most_j: int = 128  # outputs up to which one tile takes them all
     rows: int = 64  # inputs in a tile of matrix products
@@ -80,7 +81,10 @@ def job(plan: Plan, sizes: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knob
     """For parameters of these shapes and n inputs in all, on a device with so many multiprocessors."""
     tile = choose(plan, sizes, n, shapes, knobs, cores)
     numbers = tile.BLOCK_I * tile.BLOCK_J * tile.BLOCK_C * tile.BLOCK_H // 128  # that a thread of four warps holds
-    warps = 8 if numbers > (knobs.numbers if tile.DOT else 8) else 4
+    if tile.ALONE:
+        warps = 4 * max(1, min(4, power(parts(numbers, knobs.alone_numbers))))
+    else:
+        warps = 8 if numbers > (knobs.numbers if tile.DOT else 8) else 4
     per_core = max(1, knobs.threads // (32 * warps))
     cut = share_sums(sizes, tile, per_core * cores)
     share = share_last(sizes, n, tile, cut, per_core * cores)
@@ -109,11 +113,11 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
     block_d = min(power(s.d), knobs.block_d) if dot else 1
     chunks = parts(s.c, block_c) * parts(s.h, block_h)
     block_v = min(power(s.c * s.h), 64)
-    models = knobs.wide_models if wide else knobs.models
+    few = power(s.i) * block_j * block_c * block_h <= knobs.alone
     fit = 4 * s.b * max(map(math.prod, shapes)) <= SLOT_BYTES  # gradients of parameters from each sample
-    held = power(s.i) * block_j * block_c * block_h
-    alone = fit and not dot and not wide and chunks == 1 and held <= knobs.alone
+    alone = few and fit and not dot and not wide and chunks == 1
     block_i = power(s.i) if alone else block_i
+    models = knobs.wide_models if wide else knobs.models
     return Tile(
         *(s.c, s.d, s.h, block_i, block_j, block_c, block_h, block_d, parts(s.d, block_d) * block_d),
         # eight warps, of which four multiply 64 rows
@@ -134,9 +138,9 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
         IGN_I=ign[0] != 1,
         IGN_J=ign[1] > 1,
         OWN=use[0] != 1 or ign[0] != 1,
-        BLOCK_M=max(1, min(power(s.j), models // block_v)),
+        BLOCK_M=power(s.j) if alone else max(1, min(power(s.j), models // block_v)),
         BLOCK_V=block_v,
-        BLOCK_S=1 if wide else 8,
+        BLOCK_S=1 if wide or alone else 8,
     )
 
 
@@ -168,7 +172,7 @@ def work(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> tuple[Wor
     last = share.groups * share.slots * share.slices
     W = (s.i if T.W_I else 1) * (s.j if T.W_J else 1) * s.d * s.h
     if T.ALONE:
-        return Work(1, s.b), Work(2, max(s.b, parts(W, 32)))
+        return Work(1, s.b), Work(2, max(s.b, parts(W + (s.i if T.B_I else 1) * s.j * s.c * s.h, 64)))
     fwd = Work((4 * t - 2 if T.WIDE else 2 * t) + T.DOT, units)
     bwd = Work((4 if T.WIDE else 2) * (t - 1) + 3, max(units, last, parts(n * s.c * s.d, 1024), parts(W, 32)))
     return fwd, bwd
@@ -198,10 +202,10 @@ def fwd(
     if s.b:
         given = Given(a_inp, x, a_inp if offsets is None else offsets, W, B, beta_use, beta_ign)
         counts, outs, key = (n, s.b, s.i, s.j, plan.n_iters), Outs(a, mu, sig2), (how.tile, a_inp.dtype, x.dtype)
+        scratch = Room.make(how.rooms.fwd, x)
         if how.tile.ALONE:
-            launch(alone_fwd_kernel, s.b, x, how.warps, key, *counts, given, models, outs, how.tile)
+            launch(alone_fwd_kernel, s.b, x, how.warps, key, *counts, given, scratch, models, outs, how.tile)
         else:
-            scratch = Room.make(how.rooms.fwd, x)
             run_phases(
                 votes_fwd_kernel, *how.fwd, x, how.warps, how.per_core, key,
                 *counts, *how.cut, given, scratch, models, outs, how.tile,

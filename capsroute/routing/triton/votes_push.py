@@ -22,13 +22,14 @@ from .votes_tile import (
     load_x,
     load_x_of,
     places,
+    store_turned,
 )
 
 
 class Parts(NamedTuple):
     """What programs add to, each in its own place; side by side, and the first is empty only if all are."""
 
-    W: Any  # [w_slots, i|1, j|1, h, d]
+    W: Any  # [w_slots, i|1, j|1, h, d], where a program has a sample alone [b, i|1, j|1, d, h]
     f: Any  # [slices, n]
     x: Any  # [slices, n, c, d]
     B: Any  # where each input has its own, likewise below: [groups, i, j, v]
@@ -47,11 +48,26 @@ def clear_all(p_first, n_lines, pid, n_pids):
 
 @triton.jit
 def put(p_x, b_x, mask, T: tl.constexpr):
-    """Add to a program's own places; where it has a sample alone, these are written once and need not be zero before."""
+    """Add to a program's own places; where it has a sample alone, they are written once, whatever was there."""
     if T.ALONE:
         tl.store(p_x, b_x, mask=mask)
     else:
         add_to(p_x, b_x, mask)
+
+
+@triton.jit
+def put_tile(p_x, o_x, b_x, mask, T: tl.constexpr):
+    """The same of `[I, V, J]`."""
+    if T.ALONE:
+        store_turned(p_x, o_x, b_x, mask)
+    else:
+        add_to(p_x + o_x, b_x, mask)
+
+
+@triton.jit
+def place_W(row, o_h, d, T: tl.constexpr):
+    """Where parts have a weight's gradient."""
+    return (row * T.D + d) * T.H + o_h if T.ALONE else (row * T.H + o_h) * T.D + d
 
 
 @triton.jit
@@ -76,7 +92,7 @@ def push(inp, layer, parts, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, b_dV, b
         o_B, m_B = chunk(cols, pid_v, T)
         o_i = (tl.cast(pid_g, tl.int64) * inp.i + rows.o_i) * inp.j + cols.start
         o_B = o_i[:, None, None] * (T.C * T.H) + o_B[None, :, :]
-        put(parts.B + o_B, b_dV, rows.m_i[:, None, None] & m_B[None, :, :], T)
+        put_tile(parts.B, o_B, b_dV, rows.m_i[:, None, None] & m_B[None, :, :], T)
     if T.DOT:
         b_unit_x, b_unit_W = load_units(inp, layer, rows, cols, pid_v, T)
         push_x(inp, layer, p_dx, rows, cols, pid_j, pid_v, b_dV * b_unit_W[None, :, :], T)
@@ -154,7 +170,10 @@ def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
     o_j = cols.start + cols.o_j
     for d in range(T.D):
         b_W = load_w(inp, layer, rows, cols, o_h, m_v, d, T)
-        b_dx = tl.sum(tl.reshape(tl.sum(b_dV * b_W, 2), [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H]), 2)
+        if T.ALONE:  # a thread has components of one output
+            b_dx = tl.sum(tl.sum(tl.reshape(b_dV * b_W, [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H, T.BLOCK_J]), 2), 2)
+        else:
+            b_dx = tl.sum(tl.reshape(tl.sum(b_dV * b_W, 2), [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H]), 2)
         m_x = rows.m_i[:, None] & (o_cx < T.C)[None, :]
         put_x(inp, p_dx, (rows.o_n[:, None] * T.C + o_cx[None, :]) * T.D + d, b_dx, m_x, T)
         b_dW = b_dV * load_x_of(inp, rows, o_c, m_v, d, T)[:, :, None]
@@ -165,15 +184,14 @@ def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
                 b_dW = tl.reshape(tl.sum(b_dW, 1), [T.BLOCK_I, T.BLOCK_H, T.BLOCK_J])
                 row = (i * inp.j)[:, None, None] + o_j[None, None, :]
                 m_W = (rows.m_i[:, None] & m_h[None, :])[:, :, None] & cols.m_j[None, None, :]
-                put(p_W + (row * T.H + o_hx[None, :, None]) * T.D + d, b_dW, m_W, T)
+                put_tile(p_W, place_W(row, o_hx[None, :, None], d, T), b_dW, m_W, T)
             else:
                 b_dW = tl.sum(tl.reshape(tl.sum(b_dW, 2), [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H]), 1)
-                o_W = (i[:, None] * T.H + o_hx[None, :]) * T.D + d
-                put(p_W + o_W, b_dW, rows.m_i[:, None] & m_h[None, :], T)
+                put(p_W + place_W(i[:, None], o_hx[None, :], d, T), b_dW, rows.m_i[:, None] & m_h[None, :], T)
         else:
             b_dW = tl.sum(tl.reshape(tl.sum(b_dW, 0), [T.BLOCK_C, T.BLOCK_H, T.BLOCK_J]), 0)
             if T.W_J:
                 m_W = m_h[:, None] & cols.m_j[None, :]
-                put(p_W + (o_j[None, :] * T.H + o_hx[:, None]) * T.D + d, b_dW, m_W, T)
+                put(p_W + place_W(o_j[None, :], o_hx[:, None], d, T), b_dW, m_W, T)
             else:
-                put(p_W + o_hx * T.D + d, tl.sum(b_dW, 1), m_h, T)
+                put(p_W + place_W(0, o_hx, d, T), tl.sum(b_dW, 1), m_h, T)

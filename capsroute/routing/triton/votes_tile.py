@@ -120,6 +120,22 @@ def load_units(inp, layer, rows, cols, pid_v, T: tl.constexpr):
 
 
 @triton.jit
+def load_turned(p_x, o_x, mask):
+    """A tile `[I, V, J]`, loaded as `[J, V, I]`: a thread then has many inputs, and sums over them need few others.
+
+    The compiler gives a warp's threads the axis that lies together in memory, and then the others as they come.
+    """
+    b_x = tl.load(p_x + tl.permute(o_x, [2, 1, 0]), mask=tl.permute(mask, [2, 1, 0]), other=0.0)
+    return tl.permute(b_x, [2, 1, 0])
+
+
+@triton.jit
+def store_turned(p_x, o_x, b_x, mask):
+    """The same to memory."""
+    tl.store(p_x + tl.permute(o_x, [2, 1, 0]), tl.permute(b_x, [2, 1, 0]), mask=tl.permute(mask, [2, 1, 0]))
+
+
+@triton.jit
 def load_w(inp, layer, rows, cols, o_h, m_v, d, T: tl.constexpr):
     """Weights of one d, `[I|1, V, J]`."""
     row = (cols.start + cols.o_j if T.W_J else cols.o_j * 0)[None, None, :]
@@ -127,7 +143,11 @@ def load_w(inp, layer, rows, cols, o_h, m_v, d, T: tl.constexpr):
     if T.W_I:
         row += (rows.o_i.to(tl.int64) * (inp.j if T.W_J else 1))[:, None, None]
         mask = mask & rows.m_i[:, None, None]
-    return tl.load(layer.W + (row * T.D + d) * T.H + o_h[None, :, None], mask=mask, other=0.0)
+    o_W = (row * T.D + d) * T.H + o_h[None, :, None]
+    if T.ALONE and T.W_I:
+        return load_turned(layer.W, o_W, mask)
+    else:
+        return tl.load(layer.W + o_W, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -164,7 +184,10 @@ def votes(inp, layer, rows, cols, pid_j, pid_v, T: tl.constexpr):
     if T.B_I:
         o_B += (rows.o_i.to(tl.int64) * inp.j * (T.C * T.H))[:, None, None]
         m_B = m_B & rows.m_i[:, None, None]
-    return b_V + tl.load(p_B + o_B, mask=m_B, other=0.0)
+    if T.ALONE and T.B_I:
+        return b_V + load_turned(p_B, o_B, m_B)
+    else:
+        return b_V + tl.load(p_B + o_B, mask=m_B, other=0.0)
 
 
 @triton.jit
