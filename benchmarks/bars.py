@@ -13,7 +13,7 @@ NOT_MEASURED = "not measured"
 def find(rows: list[Row], case: str, rival: str) -> Row | None:
     """A row that was measured."""
     same = (row for row in rows if (row.shape, row.rival, row.mode) == (case, rival, MODE))
-    return next((row for row in same if row.p50_ms is not None), None)
+    return next((row for row in same if row.p50_ms or row.captured_ms), None)
 
 
 def kernel_headline(rows: list[Row], machine: str, path: str) -> str:

@@ -136,8 +136,8 @@ def cell(row: Row, on_gpu: bool) -> str:
     if row.skipped:
         return "-"
     parts = []
-    if row.captured_ms and row.p50_ms:
-        parts.append(f"{short(row.p50_ms)} / {short(row.captured_ms)} ms")
+    if row.captured_ms:
+        parts.append(f"{short(row.p50_ms) if row.p50_ms else '-'} / {short(row.captured_ms)} ms")
     elif row.speedup and row.rival != "reference":
         parts.append(f"{short(row.speedup)}x")
     elif row.p50_ms and on_gpu:
