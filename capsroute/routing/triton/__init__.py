@@ -254,7 +254,8 @@ def route_backward_op(
 
 def known(sizes: Sequence[int]) -> Sizes:
     """Sizes of a graph as numbers: tiles depend on them, so that symbols stand for one size only."""
-    return Sizes(*map(int, sizes), False)
+    b, i, j, c, d, h = map(int, sizes)
+    return Sizes(b, i, j, c, d, h, False)
 
 
 def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
