@@ -96,7 +96,7 @@ def panel(
         y, number = bars[row.shape, row.rival], values[row.shape, row.rival]
         if number:
             axes.barh(y, number - low, left=low, height=0.84, color=colours[row.rival])
-        text = label(row) if number else "cannot run" if row.skipped else "no reference to compare"
+        text = label(row) if number else "cannot run" if row.skipped else "not compared"
         axes.annotate(
             text,
             (number or low, y),
