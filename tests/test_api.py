@@ -48,7 +48,7 @@ def test_the_same_kinds_of_arguments_are_checked_once(checks: list[Any]) -> None
         {"W": torch.zeros(1, 1, 3, 2)},
         {"W": torch.zeros(1, 3, 3, 2, dtype=torch.float64)},
     ],
-    ids=str,
+    ids=["n_iters", "eps", "agreement", "agreement of one's own", "impl", "shape", "dtype"],
 )
 def test_other_arguments_are_checked(checks: list[Any], other: dict[str, Any]) -> None:
     inputs = make_inputs(SHAPE)
