@@ -16,8 +16,8 @@ def find(rows: list[Row], case: str, rival: str) -> Row | None:
     return next((row for row in same if row.p50_ms or row.captured_ms), None)
 
 
-def kernel_headline(rows: list[Row], machine: str, path: str) -> str:
-    """What the kernels gain on one case; empty if the run does not tell."""
+def kernel_headline(rows: list[Row], machine: str, path: str, remarked: bool = False) -> str:
+    """What the kernels gain on one case; empty if the run does not tell. Of a run with a remark it points there."""
     fused, plain = find(rows, HEADLINE_CASE, "triton"), find(rows, HEADLINE_CASE, "reference")
     if not fused or not plain:
         return ""
@@ -33,7 +33,7 @@ def kernel_headline(rows: list[Row], machine: str, path: str) -> str:
     captured = f"; captured in a CUDA graph, {', '.join(others)}" if others else ""
     return (
         f"- `smallnorb_1` ({sizes}), by fused kernels on {machine}: **{gain} in {memory}** than `reference`{captured};"
-        f" from `{path}`."
+        f" from `{path}`{', with the remark below its table' if remarked else ''}."
     )
 
 

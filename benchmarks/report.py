@@ -77,7 +77,8 @@ def headline(results: list[Result], base: Path) -> str:
         files = ", ".join(f"`{_relative(result.path, base)}`" for result in told)
         lines.append(f'- That is `impl="auto"` against `reference` in the same run, from {files}.')
     for result in results:
-        lines.append(kernel_headline(result.rows, result.machine, _relative(result.path, base)))
+        path, remarked = _relative(result.path, base), "note" in result.origin
+        lines.append(kernel_headline(result.rows, result.machine, path, remarked))
     return "\n".join(line for line in lines if line)
 
 
