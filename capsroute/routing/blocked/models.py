@@ -47,6 +47,13 @@ class Params(NamedTuple):
         for dbeta, D in ((self.beta_use, D_use), (self.beta_ign, -D_ign)):
             dbeta += (da * D).sum(0, dtype=dbeta.dtype).mT.sum_to_size(dbeta.shape)
 
+    def add_shared_(self, da: Tensor, D_use: Tensor, f: Tensor, dD_E: Tensor, eps: float) -> None:
+        """Add what an iteration gives to parameters that all inputs share, from sums over inputs."""
+        if self.share_betas:
+            self.add_betas_(da, finer(D_use), finer(f.sum(-1, keepdim=True)) - finer(D_use))
+        if self.B.shape[0] == 1:
+            self.B.sub_(eps * dD_E.sum(0).view(self.B.shape[1:]))
+
 
 class Model(NamedTuple):
     """Output capsules after an iteration; also what carries from one pass to the other."""

@@ -180,10 +180,7 @@ def backward(
                 if params.B.shape[0] > 1:
                     dp_j.B.add_(block.dV.sum(0).unflatten(1, (d_cov, d_out)).permute(3, 0, 1, 2))
             da_inp[..., part] += D_dD.to(f_i) - f_i * (da * p.beta_ign.mT).sum(1, keepdim=True)
-        if params.share_betas:
-            dparams.add_betas_(da, finer(this.D), finer(f.sum(-1, keepdim=True)) - finer(this.D))
-        if params.B.shape[0] == 1:
-            dparams.B.sub_(plan.eps * pull.D_E.sum(0).view(params.B.shape[1:]))
+        dparams.add_shared_(da, this.D, f, pull.D_E, plan.eps)
         if before and dlast:
             douts = look_back_backward(dlast, before, plan, d_cov)
     return (da_inp * (1 - f)).squeeze(1), dx
