@@ -46,13 +46,14 @@ def test_a_captured_step_has_the_losses_of_plain_steps(
     run_tiny(tmp_path / "plain", machine=machine(compile), **settings)
     logs = [RunFolder(tmp_path / name).training.read() for name in ("captured", "plain")]
     assert len(logs[0]["loss"]) == 6
-    assert abs(logs[0]["loss"] - logs[1]["loss"]).max() < 1e-6
+    # compiled, RAdam rounds in other places, which the steps after it make larger
+    assert abs(logs[0]["loss"] - logs[1]["loss"]).max() <= (1e-5 if compile else 0)
     for name in ("step", "epoch", "lr", "beta1"):
         assert logs[0][name].tolist() == logs[1][name].tolist()
 
 
 def test_a_captured_step_follows_hundreds_of_plain_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From one state after another both make the same step, but for how RAdam's last operations round."""
+    """From one state after another both make the same step, bit for bit."""
     captured = made(tmp_path, epochs=60)
     step = captured._step()
     assert isinstance(step, WholeStep)
@@ -67,9 +68,7 @@ def test_a_captured_step_follows_hundreds_of_plain_ones(tmp_path: Path, monkeypa
         step.settle()
         plain._advance(other)
         assert torch.equal(captured.record[n % 5], plain.record[n % 5])
-        for one, two in zip(PlainStep.state(step), other.state(), strict=True):
-            rounding = float(one.detach().abs().max()) * torch.finfo(torch.float32).eps
-            assert float((one - two).detach().abs().max()) <= 4 * rounding, n
+        assert all(map(torch.equal, PlainStep.state(step), other.state())), n
 
 
 @pytest.mark.parametrize("stop", [1, 7])

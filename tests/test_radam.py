@@ -72,6 +72,14 @@ def test_it_takes_the_steps_of_torch(dtype: torch.dtype, beta2: float) -> None:
     assert min(moved) > 1e-3
 
 
+def test_it_rounds_as_torch_does_on_a_gpu() -> None:
+    pair = Pair(Regime(), torch.float32)
+    pair.torchs.param_groups[0]["foreach"] = True  # the default there
+    for n in range(STEPS):
+        pair.step(n)
+        assert pair.distance() == 0, n
+
+
 def test_rectification_starts_where_torchs_does() -> None:
     parts = [step_sizes(1.0, 0.9, 0.999, n)[1:] for n in range(1, 9)]
     assert [rectified == 0 for rectified, _ in parts] == [True] * 5 + [False] * 3

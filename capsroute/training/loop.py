@@ -1,6 +1,7 @@
 """One loop for every network: on a CPU, a GPU, or many, it learns the same, and it can stop and go on anywhere."""
 
 import dataclasses
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -72,6 +73,8 @@ class Loop:
             shares = f"a multiple of the {fabric.world_size} processes"
             raise ValueError(f"batch_size: expected {shares}, got {self.config.batch_size}")
         torch.backends.cudnn.deterministic = True  # a resumed run must continue bit for bit
+        # of such convolutions the better heuristic; timing them could choose others in a resumed run
+        os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
         with fabric.rank_zero_first(local=True):  # the first makes and caches what the others then read
             self.source = self._source("train")
             self.held_out = task.source("validation", fabric.device)

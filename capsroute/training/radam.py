@@ -17,7 +17,7 @@ def step_sizes(lr: float, beta1: float, beta2: float, step: int) -> tuple[float,
     if length <= 5:  # too few squares to divide by
         return 1 - beta1, 0.0, -lr / correction1
     rect = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
-    return 1 - beta1, -lr * rect * correction2**0.5 / correction1, 0.0
+    return 1 - beta1, -(correction2**0.5) * (lr * rect / correction1), 0.0
 
 
 def descend(
@@ -29,11 +29,11 @@ def descend(
     beta2: float,
     eps: float,
 ) -> Tensor:
-    """Follow the gradient with both averages; returns what to add to the parameters."""
+    """Follow the gradient with both averages; returns how far to go along the first, rounded as torch rounds it."""
     weight, rectified, plain = sizes.index_select(0, number)[0].unbind()
     avg.lerp_(grad, weight)
     avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-    return avg * torch.addcdiv(plain, rectified, avg_sq.sqrt().add_(eps))
+    return avg_sq.sqrt().add_(eps).div_(rectified).reciprocal_().add_(plain)
 
 
 class FlatRAdam:
@@ -57,8 +57,8 @@ class FlatRAdam:
         """The step of that number [1], counted from 0, from the gradients that the parameters have."""
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
         grad = torch.cat([in_line(g, p) for g, p in zip(grads, self.params, strict=True)])
-        change = self.descend(self.avg, self.avg_sq, grad, self.sizes, number, self.beta2, self.eps)
-        torch._foreach_add_(self.params, self._parts(change))  # pyright: ignore[reportPrivateImportUsage]
+        far = self.descend(self.avg, self.avg_sq, grad, self.sizes, number, self.beta2, self.eps)
+        torch._foreach_addcmul_(self.params, self._parts(self.avg), self._parts(far))  # pyright: ignore[reportPrivateImportUsage]
 
     def count(self, steps: int) -> None:
         """Let the optimizer know how many steps were made."""
