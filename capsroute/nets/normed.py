@@ -22,7 +22,7 @@ def convolve(x: Tensor, *pairs: Iterable[Any]) -> Tensor:
     A layer is a pair: an `nn.BatchNorm2d`, and an `nn.Conv2d` without padding. All have the same geometry.
     """
     layers: list[tuple[nn.BatchNorm2d, nn.Conv2d]] = [(norm, conv) for norm, conv in pairs]
-    if not (x.numel() > x.shape[1] and all(folds(norm) for norm, _ in layers)):
+    if not (pays(x) and x.numel() > x.shape[1] and all(folds(norm) for norm, _ in layers)):
         return joined([conv(norm(x)) for norm, conv in layers], 1)
     exact = x if x.dtype.itemsize >= 4 else x.float()
     mean, var = Statistics.apply(exact)  # pyright: ignore[reportGeneralTypeIssues]
@@ -35,6 +35,11 @@ def convolve(x: Tensor, *pairs: Iterable[Any]) -> Tensor:
     weights, biases = zip(*[folded(norm, conv, mean, scale) for norm, conv in layers], strict=True)
     out = conv2d(x, joined(weights), stride=layers[0][1].stride)
     return out + joined(biases)[:, None, None].to(out.dtype)  # added apart, it fuses with what follows
+
+
+def pays(x: Tensor) -> bool:
+    """Whether it is faster so: where operations are fused. One by one they take longer than torch's normalisation."""
+    return x.is_cuda and torch.compiler.is_compiling()
 
 
 def folds(norm: nn.BatchNorm2d) -> bool:
@@ -75,14 +80,8 @@ def follow(norm: nn.BatchNorm2d, mean: Tensor, var: Tensor) -> None:
     """Let what stands in for a batch's statistics after training come nearer to them."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
     assert norm.momentum is not None
     norm.running_mean.lerp_(mean.to(norm.running_mean), norm.momentum)
     norm.running_var.lerp_(var.to(norm.running_var), norm.momentum)
-
-
-@torch.no_grad()
-def count_batch(module: nn.Module) -> None:
-    """Count a batch in all normalisations that `convolve` folds, which does not do so itself: at once is cheaper."""
-    norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm2d) and folds(m)]
-    if counts := [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]:
-        torch._foreach_add_(counts, 1)  # pyright: ignore[reportPrivateImportUsage]
+    norm.num_batches_tracked.add_(1)

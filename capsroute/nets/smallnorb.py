@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..layers import Routing
 from ..routing import Capsules
 from .hub import Hub, fill, read_weights
-from .normed import convolve, count_batch
+from .normed import convolve
 
 SMALLEST = 29  # three pairs of unpadded 3x3 convolutions, strides 1 and 2, leave one location of 29 pixels
 
@@ -65,7 +65,6 @@ class SmallNORB(nn.Module, Hub, license="mit", pipeline_tag="image-classificatio
         for norm, conv, activation in zip(layers[::3], layers[1::3], layers[2::3], strict=True):
             x = activation(convolve(x, (norm, conv)))  # [b, channels, m', n']
         both = convolve(x, self.compute_a, self.compute_mu)  # [b, p + p * 16, m', n']
-        count_batch(self)
         n_parts = both.shape[1] // 17
         a, mu = both[:, :n_parts], both[:, n_parts:].unflatten(1, (-1, 4, 4))  # [b, p, c, d, m', n']
         return a.flatten(1), mu.permute(0, 1, 4, 5, 2, 3).flatten(1, 3)  # [b, p * m' * n'], and c, d
