@@ -1,0 +1,57 @@
+"""Small routings in every form of the fused kernels, forward and backward, for tools that watch them run.
+
+`compute-sanitizer --tool memcheck python benchmarks/every_form.py`, likewise with racecheck, synccheck and initcheck.
+"""
+
+from itertools import product
+from typing import Literal
+
+import torch
+import typer
+
+from capsroute.routing import triton as kernels
+from capsroute.routing.api import route, route_packed
+from capsroute.testing import Shape, make_inputs
+
+BY_VOTES = {
+    "a program a sample": Shape(3, 12, 5, 4, 4, 4, fixed_inp=True),
+    "shared weights": Shape(2, 700, 7, 1, 5, 6),
+    "own weights": Shape(2, 300, 9, 2, 3, 2, fixed_inp=True),
+    "products": Shape(2, 40, 5, 1, 33, 4),
+    "many outputs": Shape(1, 19, 201, 1, 3, 2),
+    "products, many outputs": Shape(2, 37, 150, 1, 20, 4),
+}
+BY_MOMENTS = {"moments": Shape(2, 333, 17, 4, 4, 4), "moments of 2x5": Shape(3, 70, 6, 2, 5, 3)}
+PACKED = Shape(1, 211, 5, 4, 4, 4)
+ENDS = [0, 3, 3, 100, 211]
+
+
+def both(shape: Shape, agreement: str, device: str) -> None:
+    inputs = list(make_inputs(shape, device=device).values())
+    out = route(*inputs, agreement=agreement, impl="triton")
+    torch.autograd.grad(out, inputs, [torch.ones_like(t) for t in out])
+
+
+def packed(device: str) -> None:
+    a_inp, mu_inp, *params = make_inputs(PACKED, device=device).values()
+    a_inp, mu_inp = (t[0].detach().requires_grad_() for t in (a_inp, mu_inp))
+    out = route_packed(a_inp, mu_inp, torch.tensor(ENDS, device=device), *params, impl="triton")
+    torch.autograd.grad(out, [a_inp, mu_inp, *params], [torch.ones_like(t) for t in out])
+
+
+def main(device: Literal["cpu", "cuda"] = "cuda") -> None:
+    """Run them all, and say which ran."""
+    for shapes in (BY_VOTES, BY_MOMENTS):
+        if shapes is BY_MOMENTS:
+            kernels.FEW_PAIRS = 0  # else only many inputs are routed so
+        for (name, shape), agreement in product(shapes.items(), ("gaussian", "kmeans")):
+            both(shape, agreement, device)
+            print(name, agreement, flush=True)
+        packed(device)
+        print("packed", flush=True)
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    typer.run(main)
