@@ -17,7 +17,7 @@ from rivals import SEED, bytes_free, bytes_needed, impl_of, make_call, output_we
 
 WARM_UPS = 3
 REPEATS, FEWEST = 50, 5
-EAGER_S, CAPTURED_S = 3.0, 1.0
+EAGER_S, CAPTURED_S = 2.0, 1.0
 """Seconds that slow calls may take together, which are repeated less for it."""
 CHECKED_VOTES, FEW_VOTES = 2**20, 2**16
 AT_A_TIME = 16
