@@ -38,19 +38,21 @@ def kernel_headline(rows: list[Row], machine: str, path: str, remarked: bool = F
 
 
 def bar_table(rows: list[Row]) -> str:
-    """A line per bar: what was asked, what is reached captured in a graph and called one by one, and the memory."""
-    lines = [["case", "bar", "captured in a CUDA graph", "called", "peak memory"], ["---"] + ["---:"] * 4]
+    """A line per bar: what was asked, what is reached captured in a graph and in two ways of calling, and the memory."""
+    ways = ["captured in a CUDA graph", "called, autograd in the same thread", "called"]
+    lines = [["case", "bar", *ways, "peak memory"], ["---"] + ["---:"] * 5]
     for case, bar in BARS.items():
         shape, row = CASES[case], find(rows, case, "triton")
         name = f"`{case}`: {shape.batch} x {shape.n_inp:,} → {shape.n_out:,}"
         asked = f"{bar.ms:g} ms" + (f", {size(bar.mib)}" if bar.mib else "")
-        lines.append([name, asked, *(cells(row, bar) if row else [NOT_MEASURED] * 3)])
+        lines.append([name, asked, *(cells(row, bar) if row else [NOT_MEASURED] * 4)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cells(row: Row, bar: Bar) -> list[str]:
     """Each number, and whether it is within its bar."""
-    times = [judged(ms, bar.ms, f"{short(ms)} ms") if ms else NOT_MEASURED for ms in (row.captured_ms, row.p50_ms)]
+    measured = row.captured_ms, row.one_thread_ms, row.p50_ms
+    times = [judged(ms, bar.ms, f"{short(ms)} ms") if ms else NOT_MEASURED for ms in measured]
     memory = NOT_MEASURED if row.peak_mib is None else judged(row.peak_mib, bar.mib, size(row.peak_mib))
     return [*times, memory]
 

@@ -69,6 +69,10 @@ def _measure(job: Job) -> Row:
     p20, p50, p80 = np.percentile(eager(call, job.device, repeats), (20, 50, 80)).tolist()
     peak = cuda_peak(call) if on_gpu else None
     row = replace(job.row, p20_ms=p20, p50_ms=p50, p80_ms=p80, peak_mib=peak, returned_mib=returned, repeats=repeats)
+    if on_gpu:
+        with torch.autograd.set_multithreading_enabled(False):  # else the backward pass waits for a thread of its own
+            eager(call, job.device, WARM_UPS)
+            row = replace(row, one_thread_ms=float(np.median(eager(call, job.device, repeats))))
     clean(keep_compiled=True)
     repeats = max(FEWEST, min(REPEATS, int(1e3 * CAPTURED_S / once)))
     return replace(row, captured_ms=captured(call, repeats)) if on_gpu else row
