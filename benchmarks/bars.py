@@ -38,7 +38,7 @@ def kernel_headline(rows: list[Row], machine: str, path: str, remarked: bool = F
 
 
 def bar_table(rows: list[Row]) -> str:
-    """A line per bar: what was asked, what is reached captured in a graph and in two ways of calling, and the memory."""
+    """A line per bar: what was asked, what is reached captured in a graph and called in two ways, and the memory."""
     ways = ["captured in a CUDA graph", "called, autograd in the same thread", "called"]
     lines = [["case", "bar", *ways, "peak memory"], ["---"] + ["---:"] * 5]
     for case, bar in BARS.items():
