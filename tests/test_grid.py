@@ -14,7 +14,8 @@ import triton.language as tl
 
 from capsroute import route
 from capsroute.routing.triton import grid, launch
-from capsroute.routing.triton.room import ALIGNED, Layout, Piece, Room
+from capsroute.routing.triton.launch import At, Launch, Pass
+from capsroute.routing.triton.room import ALIGNED, Layout, Piece
 from capsroute.testing import Shape, make_inputs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,22 +55,45 @@ def test_the_top_bit_flips_when_the_last_program_comes(n: int, start: int) -> No
         assert (count ^ start) == TOP  # and nothing else is left in it
 
 
-class Kernel:
-    """Takes down how it was launched, first through Triton, then directly."""
+class Launcher:
+    """Triton's, which hands its arguments on to a function in C, here one that takes them down."""
 
-    def __init__(self) -> None:
-        self.first, self.again = [], []
-        self.function, self.packed_metadata = "function", "metadata"
+    as_one = False
+    global_scratch_size = 0
+
+    def __init__(self, told: list[Any]):
+        self.told, self.launch = told, lambda *args: told.append(("direct", *args))
+
+    def __call__(self, x: int, y: int, z: int, stream: Any, function: str, *args: Any) -> None:
+        if self.global_scratch_size:
+            self.told.append(("launcher", x, y, z, stream, function, *args))
+        elif self.as_one:
+            self.launch(x, y, z, stream, function, "more", *args[:4], args[4:])
+        else:
+            self.launch(x, y, z, stream, function, "more", *args)
+
+
+class AsOne(Launcher):
+    as_one = True
+
+
+class WithScratch(Launcher):
+    global_scratch_size = 16
+
+
+class Kernel:
+    """Takes down how it was compiled and launched."""
+
+    def __init__(self, launcher: type[Launcher] = Launcher) -> None:
+        self.compiled, self.told = [], []
+        self.function, self.packed_metadata, self.run = "function", "metadata", launcher(self.told)
+
+    def warmup(self, *args: Any, grid: Any, **options: Any) -> "Kernel":
+        self.compiled.append((grid, args, options))
+        return self
 
     def __getitem__(self, size: Any) -> Any:
-        def start(*args: Any, **options: Any) -> Any:
-            self.first.append((size, args, options))
-            return self
-
-        return start
-
-    def run(self, *args: Any) -> None:
-        self.again.append(args)
+        return lambda *args: self.told.append(("plain", *size, *args))
 
 
 @pytest.fixture
@@ -80,78 +104,120 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(launch, "triton", SimpleNamespace(runtime=SimpleNamespace(driver=driver)))
     for module in (grid, launch):
         monkeypatch.setattr(module, "INTERPRETED", False)
-    monkeypatch.setattr(launch, "LAUNCHES", {})
+    monkeypatch.setattr(launch, "COMPILED", {})
     monkeypatch.setattr(grid, "COUNTERS", {})
-    monkeypatch.setattr(grid, "programs_at_once", lambda device, per_core: 100 * per_core)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # where tensors of the CPU are
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: told.capturing)
     monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
     return told
 
 
+def one_launch(kernel: Kernel, n_programs: int = 50, **options: Any) -> Pass:
+    """Of a kernel that gets a tensor, a number and the pieces of a room."""
+    return Pass([None, LAYOUT], [Launch(kernel, n_programs, 8, "key", At(0), 5, At(1), At(2), At(3), **options)])
+
+
+ABOUT = "function", "more", "metadata", None, None, None
+
+
 def test_a_kernel_is_compiled_once_and_then_launched_with_addresses(gpu: SimpleNamespace) -> None:
-    kernel, x, room = Kernel(), torch.zeros(3), Room.make(LAYOUT, torch.zeros(1))
-    for units in (50, 50, 50, 20):
-        grid.run_phases(kernel, 4, units, x, 8, 1, "key", x, room, 5)
-    (size, args, options), (other, *_) = kernel.first
-    assert (size, other) == ((50, 1, 1), (20, 1, 1))
+    kernel, x = Kernel(), torch.zeros(3)
+    room = LAYOUT.make(x)
+    for run in (one_launch(kernel, together=True), one_launch(kernel, 20, together=True)):
+        run.start([x, room])
+    ((size, args, options),) = kernel.compiled
+    assert size == (50, 1, 1)
     assert options == {"num_warps": 8, "num_stages": 1, "launch_cooperative_grid": True}
-    assert [type(arg) for arg in args] == [torch.Tensor, int, int, torch.Tensor, torch.Tensor, Pair, torch.Tensor, int]
-    assert len(kernel.again) == 2
-    assert kernel.again[0][:9] == (50, 1, 1, 7, "function", "metadata", None, None, None)
-    _, first, last, one, *pieces, five = kernel.again[0][9:]
-    assert (first, last, five) == (0, 4, 5)
-    assert one is x
-    assert pieces == room.addresses()
+    assert [type(arg) for arg in args] == [torch.Tensor, int, torch.Tensor, Pair, torch.Tensor]
+    given = x.data_ptr(), 5, *LAYOUT.pieces(room.data_ptr())
+    assert kernel.told == [("direct", n, 1, 1, 7, *ABOUT, *given) for n in (50, 20)]
+
+
+def test_calls_are_put_together_anew_where_memory_or_the_stream_is_another(
+    gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, x, other = Kernel(), torch.zeros(3), torch.zeros(3)
+    room, run, made = LAYOUT.make(x), one_launch(kernel), []
+    calls = run.calls
+    monkeypatch.setattr(run, "calls", lambda *args: made.append(args) or calls(*args))
+    for t, stream in ((x, 7), (x, 7), (other, 7), (x, 7), (other, 8), (other, 8)):
+        gpu.stream = stream
+        run.start([t, room])
+        assert kernel.told[-1][4] == stream
+        assert kernel.told[-1][11] == t.data_ptr()
+    assert len(made) == 3
+    rooms = [LAYOUT.make(x) for _ in range(9)]
+    for one in rooms:
+        run.start([x, one])
+    assert len(run.known) <= launch.MOST_CALLS
+
+
+@pytest.mark.parametrize(
+    ("launcher", "expected"),
+    [
+        (Launcher, ("direct", 50, 1, 1, 7, *ABOUT)),
+        (AsOne, ("direct", 50, 1, 1, 7, *ABOUT)),
+        (WithScratch, ("launcher", 50, 1, 1, 7, "function", "metadata", None, None, None)),
+    ],
+)
+def test_what_lies_below_the_launcher_is_called_where_it_may(
+    gpu: SimpleNamespace, launcher: type[Launcher], expected: tuple[Any, ...]
+) -> None:
+    kernel, x = Kernel(launcher), torch.zeros(3)
+    room = LAYOUT.make(x)
+    one_launch(kernel).start([x, room])
+    given = x.data_ptr(), 5, *LAYOUT.pieces(room.data_ptr())
+    assert kernel.told == [(*expected, given) if launcher is AsOne else (*expected, *given)]
 
 
 def test_a_profiler_is_told_of_launches(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, x = Kernel(), torch.zeros(3)
-    for hook in (None, print):
+    run, tensors = one_launch(kernel), [x, LAYOUT.make(x)]
+    for hook in (None, print, None):
         monkeypatch.setattr(launch.knobs.runtime, "launch_enter_hook", hook)
-        for _ in range(2):
-            launch.launch(kernel, 3, x, 4, "key", x)
-    assert len(kernel.again) == 1
-    assert [options for _, _, options in kernel.first[1:]] == [{"stream": 7}] * 2
+        run.start(tensors)
+    assert [how for how, *_ in kernel.told] == ["direct", "plain", "direct"]
+    assert kernel.told[1][4:] == kernel.told[0][11:]
 
 
 def test_a_kernel_of_another_version_is_launched_as_its_version_does(gpu: SimpleNamespace) -> None:
     kernel, x = Kernel(), torch.zeros(3)
     del kernel.packed_metadata
-    for _ in range(2):
-        launch.launch(kernel, 3, x, 4, "key", x)
-    assert kernel.again == []
-    assert kernel.first[1] == ((3, 1, 1), (x,), {"stream": 7})
+    one_launch(kernel).start([x, LAYOUT.make(x)])
+    assert kernel.told[0][:5] == ("plain", 50, 1, 1, x.data_ptr())
 
 
 def test_each_stream_keeps_a_counter_and_each_graph_has_its_own(gpu: SimpleNamespace) -> None:
     kernel, x = Kernel(), torch.zeros(3)
+    run = Pass([None, None], [Launch(kernel, 10, 8, "key", At(0), 0, 4, At(1), together=True)])
 
-    def counter() -> torch.Tensor:
-        grid.run_phases(kernel, 4, 10, x, 8, 1, "key", x)
-        return kernel.again[-1][9] if kernel.again else kernel.first[-1][1][0]
+    def counter() -> int:
+        grid.run_phases(run, 4, [x])
+        *_, count, first, last, address = kernel.told[-1]
+        assert (first, last, address) == (0, 4, x.data_ptr())
+        return count
 
-    assert counter() is not counter()  # as long as none is kept
     grid.keep_counter(x)
     kept = counter()
+    assert kept == grid.COUNTERS[None, 7].data_ptr()
     grid.keep_counter(x)
-    assert counter() is kept
+    assert counter() == kept
     gpu.capturing = True
-    assert counter() is not kept
+    assert counter() != kept
     gpu.stream = 8
     grid.keep_counter(x)  # not while a graph is captured, whose memory it would be
-    assert counter() is not counter()
+    assert (None, 8) not in grid.COUNTERS
+    assert counter() != kept  # but there is one
     gpu.capturing = False
     grid.keep_counter(x)
-    assert counter() is counter()
-    assert counter() is not kept
+    assert counter() == counter() == grid.COUNTERS[None, 8].data_ptr() != kept
     gpu.stream = 7
-    assert counter() is kept
+    assert counter() == kept
 
 
 def test_pieces_of_a_room_are_apart_and_aligned() -> None:
-    room = Room.make(LAYOUT, torch.zeros(1), zero=True)
-    first, pair, last = room.tensors()
+    room = LAYOUT.make(torch.zeros(1)).zero_()
+    first, pair, last = LAYOUT.pieces(room)
     assert isinstance(pair, Pair)
     whole = [first, *pair, last]
     assert [(t.dtype, tuple(t.shape)) for t in whole] == [
@@ -160,15 +226,18 @@ def test_pieces_of_a_room_are_apart_and_aligned() -> None:
     for k, t in enumerate(whole):
         t.fill_(k + 1)
     assert [set(t.flatten().tolist()) for t in whole] == [{1}, {2}, set(), {4}]
-    addresses = room.addresses()
+    addresses = LAYOUT.pieces(room.data_ptr())
     assert addresses[0] == first.data_ptr()
     assert addresses[1] == (pair.one.data_ptr(), addresses[2])  # nothing lies between: the other is empty
     assert addresses[2] == last.data_ptr()
     assert not (addresses[2] - addresses[0]) % ALIGNED
-    again, other = Room(LAYOUT.only(2, 0), room.base).tensors()
-    assert torch.equal(again, last)
-    assert torch.equal(other, first)
-    assert Room(LAYOUT.only(2, 0), room.base).addresses() == [addresses[2], addresses[0]]
+
+
+def test_tensors_that_a_kernel_gets_as_one() -> None:
+    run = Pass([None, Pair, LAYOUT], [])
+    one, *others = run.pieces([1, 2, 3, 0])
+    assert one == 1
+    assert others == [Pair(2, 3), *LAYOUT.pieces(0)]
 
 
 @pytest.mark.parametrize("batch", [(), (2, 2), (0,)], ids=str)

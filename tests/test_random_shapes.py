@@ -87,3 +87,35 @@ def test_the_verdict_follows_the_rule(bench: Any) -> None:
     assert failures([{"a": good}, {"a": far}]) == ["a: off by 5.00e+00, may be 1.00e+00"]
     assert failures([{"a": shapes.Errors(float("inf"), 1.0, False)}]) == ["a: not finite"]
     assert failures("its process died") == ["its process died"]
+
+
+def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from capsroute.routing import triton as kernels
+    from capsroute.routing.triton import votes_host
+
+    seen: set[tuple[bool, ...]] = set()
+    chosen, by_moments = votes_host.choose, kernels.by_moments
+
+    def choose(*args: Any) -> Any:
+        tile = chosen(*args)
+        seen.add((tile.ALONE, tile.DOT, tile.WIDE, tile.W_I, tile.PACKED))
+        return tile
+
+    def moments(sizes: Any, *params: Any) -> bool:
+        if chosen := by_moments(sizes, *params):
+            seen.add((sizes.packed,))
+        return chosen
+
+    votes_host.job.cache_clear()
+    kernels.settled.cache_clear()
+    monkeypatch.setattr(votes_host, "choose", choose)
+    monkeypatch.setattr(kernels, "by_moments", moments)
+    monkeypatch.setattr(kernels, "FEW_PAIRS", kernels.FEW_PAIRS)
+    bench("every_form").main("cpu")
+    every = bench("every_form")
+    assert len(capsys.readouterr().out.splitlines()) == 2 * len(every.BY_VOTES | every.BY_MOMENTS) + 2
+    assert {(False,), (True,)} <= seen  # moments, packed too
+    assert {form[:3] for form in seen if len(form) > 1} == {
+        (True, False, False), (False, False, False), (False, True, False), (False, False, True), (False, True, True)
+    }  # fmt: skip
+    assert {form[3:] for form in seen if len(form) > 1} == {(True, False), (False, False), (False, True)}

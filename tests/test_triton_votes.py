@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from capsroute import route
 from capsroute.routing.triton.grid import INTERPRETED
 from capsroute.routing.triton.sizes import Plan, Sizes
-from capsroute.routing.triton.votes_host import Job, Knobs, bwd, fwd, job
+from capsroute.routing.triton.votes_host import Job, Knobs, Runner, job
 from capsroute.routing.triton.votes_types import Tile
 from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs
 
@@ -60,12 +60,17 @@ def memory_of_nans() -> Iterator[None]:
 def run_kernels(
     inputs: dict[str, Tensor], s: Shape, plan: Plan, offsets: Tensor | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    a_inp, x = inputs["a_inp"].flatten(), inputs["mu_inp"].reshape(-1, s.d_cov, s.d_inp)
+    a_inp, x = inputs["a_inp"], inputs["mu_inp"]
+    if offsets is not None:
+        a_inp, x = a_inp.flatten(), x.reshape(-1, s.d_cov, s.d_inp)
     sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, offsets is not None)
     params = [inputs[name] for name in PARAMS]
+    shapes = tuple([p.shape for p in params])
+    run = Runner(plan, sizes, a_inp.numel(), shapes, (a_inp.dtype, x.dtype), x.device, knobs)
+    given = [a_inp, x, x if offsets is None else offsets, *params]
     with memory_of_nans():
-        outs, saved = fwd(plan, sizes, a_inp, x, offsets, *params, knobs)
-        grads = bwd(plan, sizes, *weights(s), a_inp, x, offsets, *params, saved, knobs)
+        outs, saved = run.fwd(given)
+        grads = run.bwd(weights(s), given, saved)
     named = dict(
         zip(("a", "mu", "sig2", "da_inp", "dmu_inp", *(f"d{name}" for name in PARAMS)), (*outs, *grads), strict=True)
     )

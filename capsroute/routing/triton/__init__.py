@@ -9,8 +9,8 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -81,95 +81,117 @@ def reasons_against(case: Case) -> list[str]:
     return reasons
 
 
-class Inputs(NamedTuple):
-    """What is routed: samples one after the other, and the layer."""
+mapped: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+"""Whether a transform of `torch.func` is at work; assumed where PyTorch does not tell."""
 
-    a_inp: Tensor  # [n]
-    x: Tensor  # [n, c, d]
+
+class Inputs(NamedTuple):
+    """What is routed, and the layer."""
+
+    a_inp: Tensor  # [..., i]; of packed samples, all inputs one after the other, likewise below
+    x: Tensor  # [..., i, c, d]
     offsets: Tensor | None  # [b + 1], of packed samples
     W: Tensor  # [i|1, j|1, d, h]
     B: Tensor  # [i|1, j, c, h]
     beta_use: Tensor  # [i|1, j|1]
     beta_ign: Tensor  # [i|1, j|1]
 
-    def aligned(self) -> "Inputs":
-        return Inputs(*[None if t is None else aligned(t) for t in self])  # pyright: ignore[reportArgumentType]
+
+class Runner(Protocol):
+    """Runs a case by one form of the kernels."""
+
+    def fwd(self, given: Sequence[Tensor], in_graph: bool = False) -> tuple[Tensors, Tensors]:
+        """Output capsules, and what the backward pass needs."""
+        ...
+
+    def bwd(self, douts: Sequence[Tensor], given: Sequence[Tensor], saved: Tensors) -> Tensors:
+        """Gradients of `a_inp`, `x` and the parameters."""
+        ...
 
 
-mapped: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
-"""Whether a transform of `torch.func` is at work; assumed where PyTorch does not tell."""
-
-
-def by_moments(sizes: Sizes, *params: Tensor) -> bool:
+def by_moments(sizes: Sizes, shapes: Sequence[Sequence[int]], few_pairs: int) -> bool:
     """Whether the moment form serves, and so does better."""
     small = sizes.d <= LONGEST_ROW and power(sizes.c) * power(sizes.d) <= MOST_NUMBERS and 1 < sizes.j <= MOST_OUTPUTS
-    enough = small and sizes.b * sizes.i * sizes.j >= max(1, FEW_PAIRS)
-    return enough and all(p.shape[0] == 1 for p in params)
+    enough = small and sizes.b * sizes.i * sizes.j >= max(1, few_pairs)
+    return enough and all(shape[0] == 1 for shape in shapes)
 
 
-class Form(NamedTuple):
-    """What runs a form of the kernels."""
-
-    fwd: Callable[..., tuple[Tensors, Tensors]]
-    bwd: Callable[..., Tensors]
-    keep_counter: Callable[[Tensor], None]
-
-
-@cache
-def form(moments: bool) -> Form:
-    """The moment form or that by votes; both need Triton, which is not imported before."""
-    from .grid import keep_counter
-
-    if moments:
-        from .moments_host import bwd, fwd
-    else:
-        from .votes_host import bwd, fwd
-    return Form(fwd, bwd, keep_counter)
+def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any]) -> Runner:
+    """Who runs a case, settled once per sizes, types and device: that takes longer than many a routing."""
+    a_inp, x, _, *params = inputs
+    n = len(a_inp) if sizes.packed else sizes.b * sizes.i
+    shapes = tuple([p.shape for p in params])
+    return settled(plan, sizes, n, shapes, (a_inp.dtype, x.dtype), x.device, FEW_PAIRS)
 
 
-def fwd(plan: Plan, sizes: Sizes, inputs: Inputs, in_graph: bool = False) -> tuple[Tensors, Tensors]:
-    """Output capsules, and what the backward pass needs."""
-    run = form(by_moments(sizes, *inputs[3:]))
-    if not in_graph:
-        run.keep_counter(inputs.x)
-    return run.fwd(plan, sizes, *inputs.aligned())
+@lru_cache(maxsize=1024)
+def settled(
+    plan: Plan,
+    sizes: Sizes,
+    n: int,
+    shapes: tuple[tuple[int, ...], ...],
+    dtypes: tuple[torch.dtype, torch.dtype],
+    device: torch.device,
+    few_pairs: int,
+) -> Runner:
+    """Likewise; both forms need Triton, which is not imported before."""
+    if by_moments(sizes, shapes, few_pairs):
+        from .moments_host import runner
+
+        return runner(plan, sizes, shapes, dtypes, device)
+    from . import votes_host
+
+    return votes_host.Runner(plan, sizes, n, shapes, dtypes, device)
 
 
-def bwd(plan: Plan, sizes: Sizes, douts: Sequence[Tensor], inputs: Inputs, saved: Tensors) -> Tensors:
-    """Gradients of `a_inp`, `x` and the parameters."""
-    da, dmu, dsig2 = [aligned(d) for d in douts]
-    run = form(by_moments(sizes, *inputs[3:]))
-    return run.bwd(plan, sizes, da, dmu, dsig2, *inputs.aligned(), saved)
-
-
-def aligned(t: Tensor) -> Tensor:
+def aligned(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Contiguous, and where kernels compiled for other tensors expect it."""
-    t = t.contiguous()
-    return t if isinstance(t, FakeTensor) or not t.data_ptr() % 16 else t.clone()
+    if isinstance(tensors[0], FakeTensor):  # which may lie anywhere
+        return [t.contiguous() for t in tensors]
+    return [t if t.is_contiguous() and not t.data_ptr() % 16 else fresh(t) for t in tensors]
+
+
+def fresh(t: Tensor) -> Tensor:
+    """In memory of its own."""
+    return t.clone(memory_format=torch.contiguous_format)
+
+
+def fwd(run: Runner, inputs: Sequence[Any], in_graph: bool = False) -> tuple[Tensors, Tensors]:
+    """Output capsules, and what the backward pass needs."""
+    return run.fwd(given(*inputs), in_graph)
+
+
+def bwd(run: Runner, douts: Sequence[Tensor], inputs: Sequence[Any], saved: Tensors) -> Tensors:
+    """Gradients of `a_inp`, `x` and the parameters."""
+    return run.bwd(aligned(douts), given(*inputs), saved)
+
+
+def given(a_inp: Tensor, x: Tensor, offsets: Tensor | None, *params: Tensor) -> list[Tensor]:
+    """What kernels are given; where samples are not packed they read no offsets, and get anything."""
+    return aligned((a_inp, x, x if offsets is None else offsets, *params))
 
 
 class Route(Function):
     """Outputs are `a, mu, sig2`, then what the backward pass needs."""
 
     @staticmethod
-    def forward(plan: Plan, sizes: Sizes, *inputs: Any) -> Tensors:  # pyright: ignore
-        outs, saved = fwd(plan, sizes, Inputs(*inputs))
+    def forward(run: Runner, *inputs: Any) -> Tensors:  # pyright: ignore
+        outs, saved = fwd(run, inputs)
         return (*outs, *saved)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-        ctx.plan, ctx.sizes = inputs[:2]
-        ctx.save_for_backward(*inputs[2:], *output[3:])
+        ctx.run = inputs[0]
+        ctx.save_for_backward(*inputs[1:], *output[3:])
         ctx.mark_non_differentiable(*output[3:])
         ctx.set_materialize_grads(False)
         ctx.shapes = [out.shape for out in output[:3]]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        douts = [saved[3].new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True)]
-        da_inp, dx, *dparams = gradients(ctx, *douts, *saved)
-        return None, None, da_inp, dx, None, *dparams
+        W = ctx.saved_tensors[3]
+        douts = [W.new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True)]
+        return gradients(ctx, *douts)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
@@ -177,46 +199,33 @@ class Route(Function):
 
 
 class RoutePlain(Function):
-    """The same outside of `torch.func`, of capsules with any batch axes: PyTorch spends less time on it."""
+    """The same outside of `torch.func`: PyTorch spends less time on it."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, sizes: Sizes, a_inp: Tensor, mu_inp: Tensor, *others: Any) -> Tensors:
-        outs, saved = fwd(plan, sizes, Inputs(*flat(a_inp, mu_inp), *others))
-        ctx.plan, ctx.sizes = plan, sizes
-        ctx.save_for_backward(a_inp, mu_inp, *others, *saved)
-        return outs if sizes.packed or mu_inp.ndim == 4 else batched(outs, mu_inp.shape[:-3])
+    def forward(ctx: Any, run: Runner, *inputs: Any) -> Tensors:
+        outs, saved = fwd(run, inputs)
+        ctx.run = run
+        ctx.save_for_backward(*inputs, *saved)
+        return outs
 
     @staticmethod
     def backward(ctx: Any, *douts: Tensor) -> tuple[Tensor | None, ...]:
-        a_inp, mu_inp, *others = ctx.saved_tensors
-        if not ctx.sizes.packed and mu_inp.ndim != 4:
-            douts = tuple([d.reshape(ctx.sizes.b, *d.shape[-rank:]) for d, rank in zip(douts, (1, 3, 3), strict=True)])
-        da_inp, dx, *dparams = gradients(ctx, *douts, *flat(a_inp, mu_inp), *others)
-        return None, None, da_inp.reshape(a_inp.shape), dx.reshape(mu_inp.shape), None, *dparams
+        return gradients(ctx, *douts)
 
 
-def flat(a_inp: Tensor, mu_inp: Tensor) -> tuple[Tensor, Tensor]:
-    """Samples one after the other, `[n]` and `[n, c, d]`."""
-    return a_inp.reshape(-1), mu_inp.flatten(0, -3)
-
-
-def batched(outs: Tensors, batch: Sequence[int]) -> Tensors:
-    """Output capsules with the batch axes of their inputs."""
-    return tuple([out.reshape(*batch, *out.shape[1:]) for out in outs])
-
-
-def gradients(ctx: Any, *tensors: Any) -> Tensors:
-    """What `RouteBackward` gives, through PyTorch only where that is told more than numbers."""
-    run = RouteBackward.apply if torch.is_grad_enabled() or mapped() else RouteBackward.forward
-    return run(ctx.plan, ctx.sizes, *tensors)
+def gradients(ctx: Any, *douts: Tensor) -> tuple[Tensor | None, ...]:
+    """Of all arguments, through PyTorch only where that is told more than numbers."""
+    apply = RouteBackward.apply if torch.is_grad_enabled() or mapped() else RouteBackward.forward
+    da_inp, dx, *dparams = apply(ctx.run, *douts, *ctx.saved_tensors)
+    return None, da_inp, dx, None, *dparams
 
 
 class RouteBackward(Function):
     """A function of its own, so that `torch.func` can map over gradients too."""
 
     @staticmethod
-    def forward(plan: Plan, sizes: Sizes, *tensors: Any) -> Tensors:  # pyright: ignore
-        return bwd(plan, sizes, tensors[:3], Inputs(*tensors[3:10]), tensors[10:])
+    def forward(run: Runner, *tensors: Any) -> Tensors:  # pyright: ignore
+        return bwd(run, tensors[:3], tensors[3:10], tensors[10:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -238,7 +247,7 @@ def route_op(
 ) -> list[Tensor]:  # fmt: skip
     """`Route` for graphs of `torch.compile`, which do not look inside."""
     inputs = Inputs(a_inp, x, None, W, B, beta_use, beta_ign)
-    outs, saved = fwd(Plan(n_iters, gaussian, eps), known(sizes), inputs, in_graph=True)
+    outs, saved = fwd(runner(Plan(n_iters, gaussian, eps), known(sizes), inputs), inputs, in_graph=True)
     return apart([*outs, *saved])
 
 
@@ -249,7 +258,7 @@ def route_backward_op(
 ) -> list[Tensor]:  # fmt: skip
     """`RouteBackward` likewise."""
     whole = Inputs(inputs[0], inputs[1], None, *inputs[2:])
-    return apart(bwd(Plan(n_iters, gaussian, eps), known(sizes), douts, whole, tuple(saved)))
+    return apart(bwd(runner(Plan(n_iters, gaussian, eps), known(sizes), whole), douts, whole, tuple(saved)))
 
 
 def known(sizes: Sequence[int]) -> Sizes:
@@ -299,12 +308,15 @@ def route(
     sizes = Sizes(math.prod(batch), n_inp, B.shape[1], d_cov, d_inp, B.shape[3], False)
     params, gaussian = in_float32(W, B, beta_use, beta_ign), type(agreement) is Gaussian
     if torch.compiler.is_compiling():
-        outs = route_op(*flat(a_inp, mu_inp), *params, n_iters, gaussian, eps, list(sizes[:6]))
-    elif mapped():
-        outs = Route.apply(Plan(n_iters, gaussian, eps), sizes, *flat(a_inp, mu_inp), None, *params)
-    else:
-        return Capsules(*RoutePlain.apply(Plan(n_iters, gaussian, eps), sizes, a_inp, mu_inp, None, *params))
-    return Capsules(*batched(outs[:3], batch))
+        outs = route_op(a_inp, mu_inp, *params, n_iters, gaussian, eps, list(sizes[:6]))
+        return Capsules(*outs[:3])
+    return applied(Plan(n_iters, gaussian, eps), sizes, a_inp, mu_inp, None, *params)
+
+
+def applied(plan: Plan, sizes: Sizes, *inputs: Tensor | None) -> Capsules:
+    """Route where gradients are PyTorch's business."""
+    apply = Route.apply if mapped() else RoutePlain.apply
+    return Capsules(*apply(runner(plan, sizes, inputs), *inputs)[:3])  # pyright: ignore[reportOptionalSubscript]
 
 
 def in_float32(*params: Tensor) -> list[Tensor]:
@@ -328,7 +340,5 @@ def route_packed(
     """Route samples of different sizes, one after the other."""
     _, d_cov, d_inp = mu_inp.shape
     sizes = Sizes(len(offsets) - 1, longest, B.shape[1], d_cov, d_inp, B.shape[3], True)
-    plan = Plan(n_iters, type(agreement) is Gaussian, eps)
-    apply = Route.apply if mapped() else RoutePlain.apply
-    inputs = a_inp, mu_inp, offsets.long(), *in_float32(W, B, beta_use, beta_ign)
-    return Capsules(*apply(plan, sizes, *inputs)[:3])
+    params = in_float32(W, B, beta_use, beta_ign)
+    return applied(Plan(n_iters, type(agreement) is Gaussian, eps), sizes, a_inp, mu_inp, offsets.long(), *params)

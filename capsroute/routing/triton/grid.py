@@ -3,9 +3,8 @@
 # what kernels compute with has other types than Python sees
 # pyright: reportOperatorIssue=false
 
-from collections.abc import Hashable
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
@@ -13,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .launch import INTERPRETED, launch, stream_of
+from .launch import INTERPRETED, Pass, stream_of
 
 INTERPRETED_PROGRAMS = 3
 COUNTERS: dict[tuple[int, int], Tensor] = {}
@@ -41,37 +40,38 @@ def wait_for_all(p_count):
     tl.debug_barrier()
 
 
-def run_phases(
-    kernel: Any, n_phases: int, units: int, like: Tensor, warps: int, per_core: int, key: Hashable, *args: Any
-) -> None:
-    """Launch `kernel(p_count, first, last, *args)` for all phases, over at most as many programs as run at a time.
+def run_phases(run: Pass, n_phases: int, tensors: Sequence[Tensor]) -> None:
+    """Launch a kernel that calls `wait_for_all` between phases, for all of them.
 
     Args:
-        kernel: A jitted function that calls `wait_for_all` between phases.
-        n_phases: Its number of phases.
-        units: Pieces of work in the largest phase.
-        like: A tensor on the device.
-        warps: Of each program.
-        per_core: Programs that a multiprocessor holds at a time.
-        key: Determines what is compiled: constants, kinds of tensors, numbers that the kernel is specialised for.
-        args: The kernel's other arguments, constants included; a `Room` stands for its pieces.
+        run: A single launch, of at most as many programs as run at a time; its first arguments are a counter, which is
+            the first tensor of its memory, the first phase and the end of phases.
+        n_phases: The kernel's number of phases.
+        tensors: The others.
     """
+    like = tensors[0]
     if isinstance(like, FakeTensor):
         return
     if INTERPRETED:  # none can wait for another: every phase is a launch of its own
-        count = torch.zeros(1, dtype=torch.int32)
+        (one,) = run.launches
+        count, _, _, *args = one.arguments(run.pieces([torch.zeros(1, dtype=torch.int32), *tensors]))
         for phase in range(n_phases):
-            launch(kernel, min(units, INTERPRETED_PROGRAMS), like, warps, key, count, phase, phase + 1, *args)
+            one.kernel[one.grid](count, phase, phase + 1, *args, num_warps=one.options["num_warps"])
         return
-    if like.device.index != torch.cuda.current_device():
-        with torch.cuda.device(like.device):
-            return run_phases(kernel, n_phases, units, like, warps, per_core, key, *args)
-    count = COUNTERS.get((like.device.index, stream_of(like)))
+    device = like.device
+    count = COUNTERS.get((device.index, stream_of(device)))
     # a graph may be replayed on any stream, and so counts on memory of its own, which it clears itself
-    if count is None or torch.cuda.is_current_stream_capturing():
-        count = torch.zeros(1, dtype=torch.int32, device=like.device)
-    programs = min(units, programs_at_once(like.device, per_core))
-    launch(kernel, programs, like, warps, key, count, 0, n_phases, *args, together=True)
+    if count is None or capturing(device):
+        count = torch.zeros(1, dtype=torch.int32, device=device)
+    run.start([count, *tensors])
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether what is launched on a device's current stream becomes part of a graph."""
+    if device.index == torch.cuda.current_device():
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def keep_counter(like: Tensor) -> None:
@@ -81,11 +81,9 @@ def keep_counter(like: Tensor) -> None:
     """
     if INTERPRETED or isinstance(like, FakeTensor):
         return
-    where = like.device.index, stream_of(like)
-    if where not in COUNTERS:
-        with torch.cuda.device(like.device):
-            if not torch.cuda.is_current_stream_capturing():
-                COUNTERS[where] = torch.zeros(1, dtype=torch.int32, device=like.device)
+    where = like.device.index, stream_of(like.device)
+    if where not in COUNTERS and not capturing(like.device):
+        COUNTERS[where] = torch.zeros(1, dtype=torch.int32, device=like.device)
 
 
 @lru_cache

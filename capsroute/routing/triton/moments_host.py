@@ -3,21 +3,27 @@
 Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules, `k` features; a sample's inputs lie in slots.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..mapping import Tensors
 from .grid import programs_at_once
-from .launch import launch
+from .launch import At, Launch, Pass
 from .moments import feature_sums, first_sums, models
 from .moments_bwd import feature_sums_bwd, first_sums_bwd, models_bwd
-from .room import Layout, Piece, Room
+from .room import Layout, Piece
 from .sizes import Plan, Sizes, power
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 Shapes = tuple[tuple[int, ...], ...]
+PLACES = [At(place) for place in range(28)]
+"""Of pieces in the memory of a pass."""
+INPUTS, PARAMS = PLACES[:3], PLACES[3:7]
+"""Of arguments, in both passes."""
 
 
 class Tile(NamedTuple):
@@ -53,117 +59,115 @@ def cut(n_samples: int, n_inp: int, tile: Tile, device: torch.device) -> Cut:
     return Cut(slots, -(-tiles // slots))
 
 
-class Job:
-    """How a case is run; it stands for the case where launches are looked up."""
+class Runner:
+    """Runs a case, planned once down to each launch; it stands for the case where compiled kernels are looked up."""
 
-    def __init__(self, plan: Plan, n: Sizes, shapes: Shapes, tiles: Tiles, device: torch.device):
+    def __init__(
+        self,
+        plan: Plan,
+        n: Sizes,
+        shapes: Shapes,
+        dtypes: Dtypes,
+        device: torch.device,
+        tiles: Tiles = Tiles(),  # noqa: B008 (never changes)
+    ):
         small, exact, half = torch.float32, torch.float64, torch.float16
         c, d, t = power(n.c), power(n.d), plan.n_iters
         c = max(c, 4 // d)  # sixteen features are what a product takes at least
         k = 4 * c * d
-        self.tiles = tiles
+        self.plan, self.n, self.tiles = plan, n, tiles
         self.first, self.others = cut(n.b, n.i, tiles.first, device), cut(n.b, n.i, tiles.others, device)
         slots, first = n.b * self.others.slots, n.b * self.first.slots
         self.scratch = Layout(
             Piece(exact, first, k), Piece(exact, first), Piece(small, slots, n.j, k), Piece(small, slots, n.j)
         )
-        self.of_first, self.of_others = self.scratch.only(0, 1), self.scratch.only(2, 3)
         self.saved = Layout(
             Piece(small, n.b, k), Piece(small, n.b), Piece(exact, n.b), Piece(exact, t, n.b, n.j, k),
             Piece(exact, t, n.b, n.j), Piece(half, t, n.b, n.j, 2, k), Piece(small, t, n.b, 3, n.j),
-        )  # fmt: skip
-        self.for_step, self.for_models, self.for_first = (
-            self.saved.only(0, 1, 5, 6), self.saved.only(0, 1, 2, 3, 4), self.saved.only(0, 1)
         )  # fmt: skip
         self.width = n.d * n.h + n.c * n.h + 2  # gradients of one output's parameters
         self.back = Layout(
             Piece(small, slots, n.j, k), Piece(half, n.b, n.j, 2, k), Piece(small, n.b, n.j), Piece(exact, n.b, n.j),
             Piece(exact, n.b, n.j, self.width),
         )  # fmt: skip
-        self.back_step, self.back_first = self.back.only(0, 1, 2), self.back.only(1, 2, 3, 4)
         W, _, use, ign = shapes
         # where outputs share a parameter, all of them read the same
         self.strides = [size if p[1] > 1 else 0 for p, size in ((W, n.d * n.h), (use, 1), (ign, 1))]
         self.blocks, jj = -(-n.j // tiles.block_j), max(16, power(n.j))
-        self.of_inputs = n.c, n.d, tiles.first.block_i, c, d
+        self.of_inputs = n.packed, n.c, n.d, tiles.first.block_i, c, d
         self.of_step = n.packed, n.j, n.c, n.d, tiles.others.block_i, jj, c, d
         self.of_models = plan.gaussian, n.j, n.c, n.d, n.h, tiles.block_j, c, d, power(n.h)
         self.of_last = n.packed, n.j, n.c, n.d, n.h, tiles.first.block_i, jj, c, d
-        self.keys = [(self, True), (self, False)]  # models of the first, or last, iteration are compiled by themselves
+        self.whole = set(dtypes) == {small} and all(p[1] == n.j for p in shapes)  # gradients are as kernels write them
+        given = [None] * 7
+        self.run_fwd = Pass([*given, None, None, None, self.scratch, self.saved], list(self.plan_fwd()))
+        self.run_bwd = Pass([*given, *[None] * 9, self.saved, self.back], list(self.plan_bwd()))
 
-
-@lru_cache(maxsize=1024)
-def job(plan: Plan, sizes: Sizes, shapes: Shapes, dtypes: Dtypes, tiles: Tiles, device: torch.device) -> Job:
-    return Job(plan, sizes, shapes, tiles, device)
-
-
-def fwd(
-    plan: Plan, sizes: Sizes, a_inp: Tensor, x: Tensor, offsets: Tensor | None, W: Tensor, B: Tensor,
-    beta_use: Tensor, beta_ign: Tensor, tiles: Tiles = Tiles(),  # noqa: B008 (never changes)
-) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:  # fmt: skip
-    """The output capsules, and what the backward pass needs; shapes as in `votes_host.fwd`."""
-    n, params = sizes, (W, B, beta_use, beta_ign)
-    own = job(plan, n, tuple([p.shape for p in params]), (a_inp.dtype, x.dtype), tiles, x.device)
-    scratch, saved = Room.make(own.scratch, x), Room.make(own.saved, x)
-    of_first, of_others = Room(own.of_first, scratch.base), Room(own.of_others, scratch.base)
-    for_step = Room(own.for_step, saved.base)
-    a, mu, sig2 = (
-        x.new_empty(n.b, n.j, dtype=torch.float32),
-        x.new_empty(n.b, n.j, n.c, n.h, dtype=torch.float32),
-        x.new_empty(n.b, n.j, n.c, n.h, dtype=torch.float32),
-    )
-    inputs = a_inp, x, x if offsets is None else offsets
-    launch(
-        first_sums, n.b * own.first.slots, x, tiles.first.warps, own, *inputs, of_first, n.i, *own.first, n.packed,
-        *own.of_inputs,
-    )  # fmt: skip
-    for t in range(plan.n_iters):
-        if t:
-            launch(
-                feature_sums, n.b * own.others.slots, x, tiles.others.warps, own, *inputs, for_step, of_others,
-                n.b, n.i, t, *own.others, *own.of_step,
-            )  # fmt: skip
-        launch(
-            models, n.b * own.blocks, x, tiles.model_warps, own.keys[t > 0], *params, scratch, saved, a, mu, sig2,
-            n.b, t, plan.n_iters, own.others.slots if t else own.first.slots, plan.eps, *own.strides,
-            t == 0, *own.of_models,
+    def plan_fwd(self) -> Iterator[Launch]:
+        """Launches over the memory that `fwd` names."""
+        n, plan, tiles = self.n, self.plan, self.tiles
+        outs, scratch, saved = PLACES[7:10], PLACES[10:14], PLACES[14:21]
+        usual, scale, _, _, _, rows, log = saved
+        yield Launch(
+            first_sums, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:2], n.i, *self.first,
+            *self.of_inputs,
         )  # fmt: skip
-    return (a, mu, sig2), (saved.base,)
-
-
-def bwd(
-    plan: Plan, sizes: Sizes, da: Tensor, dmu: Tensor, dsig2: Tensor, a_inp: Tensor, x: Tensor,
-    offsets: Tensor | None, W: Tensor, B: Tensor, beta_use: Tensor, beta_ign: Tensor, saved: tuple[Tensor, ...],
-    tiles: Tiles = Tiles(),  # noqa: B008 (never changes)
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of all arguments, as `votes_host.bwd` gives them."""
-    n, params = sizes, (W, B, beta_use, beta_ign)
-    own = job(plan, n, tuple([p.shape for p in params]), (a_inp.dtype, x.dtype), tiles, x.device)
-    (base,) = saved
-    for_models, for_step, for_first = Room(own.for_models, base), Room(own.for_step, base), Room(own.for_first, base)
-    back = Room.make(own.back, x)
-    back_step, back_first = Room(own.back_step, back.base), Room(own.back_first, back.base)
-    da_inp, dx = a_inp.new_empty(a_inp.shape, dtype=torch.float32), x.new_empty(x.shape, dtype=torch.float32)
-    dW, dB = W.new_empty(1, n.j, n.d, n.h), B.new_empty(1, n.j, n.c, n.h)
-    duse, dign = W.new_empty(1, n.j), W.new_empty(1, n.j)
-    inputs = a_inp, x, x if offsets is None else offsets
-    last = plan.n_iters - 1
-    for t in range(last, -1, -1):
-        launch(
-            models_bwd, n.b * own.blocks, x, tiles.model_warps, own.keys[t < last], *params, for_models, da, dmu, dsig2,
-            back, n.b, t, own.others.slots, plan.eps, *own.strides, t == last, *own.of_models,
-        )  # fmt: skip
-        if t:
-            launch(
-                feature_sums_bwd, n.b * own.others.slots, x, tiles.others.warps, own, *inputs, for_step, back_step,
-                da_inp, dx, n.b, n.i, t, int(t == last), *own.others, *own.of_step,
+        for t in range(plan.n_iters):
+            if t:
+                yield Launch(
+                    feature_sums, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale, rows, log,
+                    *scratch[2:], n.b, n.i, t, *self.others, *self.of_step,
+                )  # fmt: skip
+            yield Launch(
+                models, n.b * self.blocks, tiles.model_warps, (self, t == 0), *PARAMS, *scratch, *saved, *outs,
+                n.b, t, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps, *self.strides,
+                t == 0, *self.of_models,
             )  # fmt: skip
-    launch(
-        first_sums_bwd, n.b * own.first.slots + -(-n.j * own.width // 128), x, tiles.first.warps, own, *inputs,
-        for_first, back_first, da_inp, dx, dW, dB, duse, dign, n.b, n.i, int(last == 0), *own.first, *own.of_last,
-    )  # fmt: skip
-    # summed over outputs where these share a parameter
-    dW, duse, dign = [
-        d if d.shape == p.shape else d.sum_to_size(p.shape) for d, p in ((dW, W), (duse, beta_use), (dign, beta_ign))
-    ]
-    return da_inp.to(a_inp.dtype), dx.to(x.dtype), dW, dB, duse, dign
+
+    def plan_bwd(self) -> Iterator[Launch]:
+        """Launches over the memory that `bwd` names."""
+        n, plan, tiles = self.n, self.plan, self.tiles
+        douts, grads, saved, back = PLACES[7:10], PLACES[10:16], PLACES[16:23], PLACES[23:28]
+        usual, scale, _, _, _, rows, log = saved
+        last = plan.n_iters - 1
+        for t in range(last, -1, -1):
+            yield Launch(
+                models_bwd, n.b * self.blocks, tiles.model_warps, (self, t == last), *PARAMS, *saved[:5], *douts,
+                *back, n.b, t, self.others.slots, plan.eps, *self.strides, t == last, *self.of_models,
+            )  # fmt: skip
+            if t:
+                yield Launch(
+                    feature_sums_bwd, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale, rows,
+                    log, *back[:3], *grads[:2], n.b, n.i, t, int(t == last), *self.others, *self.of_step,
+                )  # fmt: skip
+        yield Launch(
+            first_sums_bwd, n.b * self.first.slots + -(-n.j * self.width // 128), tiles.first.warps, self, *INPUTS,
+            usual, scale, *back[1:], *grads, n.b, n.i, int(last == 0), *self.first, *self.of_last,
+        )  # fmt: skip
+
+    def fwd(self, given: Sequence[Tensor], in_graph: bool = False) -> tuple[Tensors, Tensors]:
+        """The output capsules, and what the backward pass needs; as in `votes_host.py`, in a graph or not."""
+        n, a_inp, W = self.n, given[0], given[3]
+        batch = (n.b,) if n.packed else a_inp.shape[:-1]
+        a, mu = W.new_empty(*batch, n.j), W.new_empty(*batch, n.j, n.c, n.h)
+        sig2, saved = torch.empty_like(mu), self.saved.make(W)
+        self.run_fwd.start([*given, a, mu, sig2, self.scratch.make(W), saved])
+        return (a, mu, sig2), (saved,)
+
+    def bwd(self, douts: Sequence[Tensor], given: Sequence[Tensor], saved: Tensors) -> Tensors:
+        """Gradients of all arguments."""
+        n, (a_inp, x, _, W, B, beta_use, beta_ign) = self.n, given
+        da_inp, dx = torch.empty_like(a_inp, dtype=torch.float32), torch.empty_like(x, dtype=torch.float32)
+        dW, dB = W.new_empty(1, n.j, n.d, n.h), torch.empty_like(B)
+        duse, dign = W.new_empty(1, n.j), W.new_empty(1, n.j)
+        grads = da_inp, dx, dW, dB, duse, dign
+        self.run_bwd.start([*given, *douts, *grads, *saved, self.back.make(W)])
+        if self.whole:
+            return grads
+        # summed over outputs where these share a parameter, and as exact as the argument
+        pairs = zip(grads, (a_inp, x, W, B, beta_use, beta_ign), strict=True)
+        return tuple([d.sum_to_size(p.shape).to(p.dtype) for d, p in pairs])
+
+
+runner = lru_cache(maxsize=1024)(Runner)
+"""The same for any number of inputs in all packed samples."""

@@ -4,15 +4,16 @@ Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules; `n` all i
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .grid import programs_at_once, run_phases
-from .launch import launch
-from .room import Room
+from ..mapping import Tensors
+from .grid import keep_counter, programs_at_once, run_phases
+from .launch import At, Launch, Pass
 from .sizes import Plan, Sizes, power
 from .votes import Outs, votes_fwd_kernel
 from .votes_alone import alone_fwd_kernel
@@ -25,6 +26,8 @@ from .votes_types import Cut, Given, Tile
 SLOT_BYTES = 2**28
 """Room for partial gradients of a parameter or of the inputs, or partial sums of models."""
 Shape = tuple[int, ...]
+PLACES = [At(place) for place in range(8)]
+"""Of pieces in the memory of a pass."""
 
 
 class Knobs(NamedTuple):
@@ -178,74 +181,68 @@ def work(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> tuple[Wor
     return fwd, bwd
 
 
-def fwd(
-    plan: Plan,
-    sizes: Sizes,
-    a_inp: Tensor,  # [n]
-    x: Tensor,  # [n, c, d]
-    offsets: Tensor | None,  # [b + 1]
-    W: Tensor,  # [i|1, j|1, d, h]
-    B: Tensor,  # [i|1, j, c, h]
-    beta_use: Tensor,  # [i|1, j|1]
-    beta_ign: Tensor,  # [i|1, j|1]
-    knobs: Knobs = Knobs(),  # noqa: B008 (never changes)
-) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
-    """`a [b, j]`, `mu [b, j, c, h]` and `sig2 [b, j, c, h]`, and what the backward pass needs of each iteration.
+class Runner:
+    """Runs a case, planned once."""
 
-    All tensors are contiguous.
-    """
-    s, n, shapes = sizes, len(a_inp), (W.shape, B.shape, beta_use.shape, beta_ign.shape)
-    how = job(plan, s, n, shapes, knobs, programs_at_once(x.device, 1))
-    a = torch.empty(s.b, s.j, dtype=torch.float32, device=x.device)
-    mu = torch.empty(s.b, s.j, s.c, s.h, dtype=torch.float32, device=x.device)
-    sig2, models = torch.empty_like(mu), Room.make(how.rooms.saved, x)
-    if s.b:
-        given = Given(a_inp, x, a_inp if offsets is None else offsets, W, B, beta_use, beta_ign)
-        counts, outs, key = (n, s.b, s.i, s.j, plan.n_iters), Outs(a, mu, sig2), (how.tile, a_inp.dtype, x.dtype)
-        scratch = Room.make(how.rooms.fwd, x)
+    def __init__(
+        self,
+        plan: Plan,
+        sizes: Sizes,
+        n: int,
+        shapes: tuple[Shape, ...],
+        dtypes: tuple[torch.dtype, torch.dtype],
+        device: torch.device,
+        knobs: Knobs = Knobs(),  # noqa: B008 (never changes)
+    ):
+        self.sizes, self.betas = sizes, [(beta[0], sizes.j) for beta in shapes[2:]]
+        self.shared = any(beta[1] != sizes.j for beta in shapes[2:])
+        self.how = how = job(plan, sizes, n, shapes, knobs, programs_at_once(device, 1))
+        counts, key, at_once = (n, *sizes[:3], plan.n_iters), (how.tile, dtypes), programs_at_once(device, how.per_core)
+        rooms, count = how.rooms, PLACES[0]
         if how.tile.ALONE:
-            launch(alone_fwd_kernel, s.b, x, how.warps, key, *counts, given, scratch, models, outs, how.tile)
+            fwd = Launch(alone_fwd_kernel, sizes.b, how.warps, key, *counts, *PLACES[:5], how.tile)
+            bwd_kernel, shares = alone_bwd_kernel, ()
         else:
-            run_phases(
-                votes_fwd_kernel, *how.fwd, x, how.warps, how.per_core, key,
-                *counts, *how.cut, given, scratch, models, outs, how.tile,
+            fwd = Launch(
+                votes_fwd_kernel, min(how.fwd.units, at_once), how.warps, key, count, 0, how.fwd.phases,
+                *counts, *how.cut, *PLACES[1:6], how.tile, together=True,
             )  # fmt: skip
-    return (a, mu, sig2), (models.base,)
-
-
-def bwd(
-    plan: Plan,
-    sizes: Sizes,
-    da: Tensor,  # [b, j]
-    dmu: Tensor,  # [b, j, c, h]
-    dsig2: Tensor,  # [b, j, c, h]
-    a_inp: Tensor,
-    x: Tensor,
-    offsets: Tensor | None,
-    W: Tensor,
-    B: Tensor,
-    beta_use: Tensor,
-    beta_ign: Tensor,
-    saved: tuple[Tensor, ...],
-    knobs: Knobs = Knobs(),  # noqa: B008 (never changes)
-) -> tuple[Tensor, ...]:
-    """The gradients of `a_inp`, `x`, `W`, `B`, `beta_use` and `beta_ign`."""
-    s, n, shapes = sizes, len(a_inp), (W.shape, B.shape, beta_use.shape, beta_ign.shape)
-    how = job(plan, s, n, shapes, knobs, programs_at_once(x.device, 1))
-    make = torch.empty_like if s.b else torch.zeros_like
-    da_inp, dx, dW, dB = make(a_inp), make(x), make(W), make(B)
-    plain = torch.contiguous_format
-    duse, dign = [make(beta.expand(-1, s.j), memory_format=plain) for beta in (beta_use, beta_ign)]
-    if s.b:
-        given = Given(a_inp, x, a_inp if offsets is None else offsets, W, B, beta_use, beta_ign)
-        grads = Grads(da, dmu, dsig2, da_inp, dx, dW, dB, duse, dign)
-        key, scratch = (how.tile, a_inp.dtype, x.dtype), Room.make(how.rooms.bwd, x)
-        models, counts = Room(how.rooms.saved, *saved), (n, s.b, s.i, s.j, plan.n_iters)
-        shares = () if how.tile.ALONE else (*how.cut, *how.share, how.rooms.lines)
-        run_phases(
-            alone_bwd_kernel if how.tile.ALONE else votes_bwd_kernel, *how.bwd, x, how.warps, how.per_core, key,
-            *counts, *shares, given, models, scratch, grads, how.tile,
+            bwd_kernel, shares = votes_bwd_kernel, (*how.cut, *how.share, rooms.lines)
+        bwd = Launch(
+            bwd_kernel, min(how.bwd.units, at_once), how.warps, key, count, 0, how.bwd.phases,
+            *counts, *shares, *PLACES[1:8], how.tile, together=True,
         )  # fmt: skip
-    duse = duse if duse.shape == beta_use.shape else duse.sum(1, keepdim=True)
-    dign = dign if dign.shape == beta_ign.shape else dign.sum(1, keepdim=True)
-    return da_inp, dx, dW, dB, duse, dign
+        self.run_fwd = Pass([*[None] * (not how.tile.ALONE), Given, rooms.fwd, rooms.saved, Outs], [fwd])
+        self.run_bwd = Pass([None, Given, rooms.saved, rooms.bwd, Grads], [bwd])
+
+    def fwd(self, given: Sequence[Tensor], in_graph: bool = False) -> tuple[Tensors, Tensors]:
+        """`a [..., j]`, `mu [..., j, c, h]` and `sig2 [..., j, c, h]`, and what the backward pass needs.
+
+        Tensors are contiguous, and as in `Given`; `in_graph` says that they are part of a compiled graph.
+        """
+        s, how, a_inp, W = self.sizes, self.how, given[0], given[3]
+        batch = (s.b,) if s.packed else a_inp.shape[:-1]
+        a, mu = W.new_empty(*batch, s.j), W.new_empty(*batch, s.j, s.c, s.h)
+        sig2, saved = torch.empty_like(mu), how.rooms.saved.make(W)
+        if s.b:
+            if not in_graph:
+                keep_counter(W)
+            tensors = *given, how.rooms.fwd.make(W), saved, a, mu, sig2
+            if how.tile.ALONE:
+                self.run_fwd.start(tensors)
+            else:
+                run_phases(self.run_fwd, how.fwd.phases, tensors)
+        return (a, mu, sig2), (saved,)
+
+    def bwd(self, douts: Sequence[Tensor], given: Sequence[Tensor], saved: Tensors) -> Tensors:
+        """The gradients of `a_inp`, `x`, `W`, `B`, `beta_use` and `beta_ign`."""
+        how, (a_inp, x, _, W, B, beta_use, beta_ign) = self.how, given
+        grads = *[torch.empty_like(t) for t in (a_inp, x, W, B)], *[W.new_empty(shape) for shape in self.betas]
+        if self.sizes.b:
+            run_phases(self.run_bwd, how.bwd.phases, [*given, *saved, how.rooms.bwd.make(W), *douts, *grads])
+        else:
+            grads = tuple([d.zero_() for d in grads])
+        if not self.shared:
+            return grads
+        *others, duse, dign = grads  # summed over outputs where these share a parameter
+        return *others, duse.sum_to_size(beta_use.shape), dign.sum_to_size(beta_ign.shape)
