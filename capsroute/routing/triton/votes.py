@@ -112,6 +112,21 @@ def assign(inp, models, model, t, rows, far, T: tl.constexpr):
 
 
 @triton.jit
+def centre(b_D, b_V, b_base):
+    """A tile's mean votes `[V, J]`: squares of distances from there do not cancel, however close together votes lie."""
+    b_sum = tl.sum(b_D, 0)[None, :]
+    b_mean = tl.sum(b_D[:, None, :] * b_V, 0) / tl.where(b_sum > 0.0, b_sum, 1.0)
+    return tl.where(b_sum > 0.0, b_mean, b_base)
+
+
+@triton.jit
+def from_base(b_D, b_DE, b_DEE, b_centre, b_base):
+    """Sums `[J]`, `[V, J]` and `[V, J]`, counted from a base instead, which all slots share."""
+    b_move = b_centre.to(tl.float64) - b_base.to(tl.float64)
+    return b_DE + b_move * b_D[None, :], b_DEE + b_move * (2.0 * b_DE + b_move * b_D[None, :])
+
+
+@triton.jit
 def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.constexpr, T: tl.constexpr):
     """A tile of outputs' sums over the inputs of a slot; at first inputs belong to all alike, and shares wait."""
     V: tl.constexpr = T.BLOCK_C * T.BLOCK_H
@@ -119,6 +134,10 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
     cols = columns_of(inp, layer, pid_j, T)
     before = model_row(inp, t - 1, pid_b)
     model = 0 if FIRST else model_of(models, before, cols, T)
+    b_base = tl.full([V, T.BLOCK_J], 0.0, tl.float32)
+    if T.CHUNKS == 1 and not FIRST:
+        b_base = model.mu
+    b_centre = b_base
     o_sum = model_row(inp, pid_s, pid_b) + cols.start
     share = 1.0 / tl.cast(inp.j if FIRST else 1, tl.float64)
     b_f = tl.full([T.BLOCK_I], 0.0, tl.float32)
@@ -141,31 +160,41 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
         b_use += b_D
         if T.OWN:
             b_gain, b_cost = load_betas(inp, layer, rows, cols, T)
-            b_used = b_D.to(tl.float64) * share
-            b_a += b_gain.to(tl.float64) * b_used - b_cost.to(tl.float64) * (rows.f.to(tl.float64)[:, None] - b_used)
-        for pid_v in range(T.CHUNKS):
-            b_E = b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)
-            if not FIRST:
-                b_E -= load_mu_p(models, model, before, cols, pid_v, T)[0][None, :, :]
+            b_each = b_D.to(tl.float64) * share
+            b_a += b_gain.to(tl.float64) * b_each - b_cost.to(tl.float64) * (rows.f.to(tl.float64)[:, None] - b_each)
+        if T.CHUNKS == 1:
+            if pid_i == pid_s:
+                b_centre = centre(b_D, b_V, b_base)
+            b_E = b_V - b_centre[None, :, :]
             b_DxE = b_D[:, None, :] * b_E
-            if T.CHUNKS == 1:
-                b_DE += b_DxE
-                b_DEE += b_DxE * b_E
-            else:
+            b_DE += b_DxE
+            b_DEE += b_DxE * b_E
+        else:
+            for pid_v in range(T.CHUNKS):
+                b_V = votes(inp, layer, rows, cols, pid_j, pid_v, T)
+                b_old = b_base if FIRST else load_mu_p(models, model, before, cols, pid_v, T)[0]
+                b_mid = centre(b_D, b_V, b_old)
+                b_E = b_V - b_mid[None, :, :]
+                b_DxE = b_D[:, None, :] * b_E
+                b_DE_sum, b_DEE_sum = tl.sum(b_DxE.to(tl.float64), 0), tl.sum((b_DxE * b_E).to(tl.float64), 0)
+                b_DE_sum, b_DEE_sum = from_base(tl.sum(b_D.to(tl.float64), 0), b_DE_sum, b_DEE_sum, b_mid, b_old)
                 o_E, m_E = chunk(cols, pid_v, T)
                 o_E += o_sum * (T.C * T.H)
-                add_to(sums.D_E + o_E, tl.sum(b_DxE.to(tl.float64), 0) * share, m_E)
-                add_to(sums.D_EE + o_E, tl.sum((b_DxE * b_E).to(tl.float64), 0) * share, m_E)
+                add_to(sums.D_E + o_E, b_DE_sum * share, m_E)
+                add_to(sums.D_EE + o_E, b_DEE_sum * share, m_E)
     if pid_j == 0:
         tl.store(sums.f + tl.cast(pid_s, tl.int64) * inp.b + pid_b, tl.sum(b_f.to(tl.float64), 0))
-    tl.store(sums.D_use + o_sum + cols.o_j, tl.sum(b_use.to(tl.float64), 0) * share, mask=cols.m_j)
+    b_used = tl.sum(b_use.to(tl.float64), 0)
+    tl.store(sums.D_use + o_sum + cols.o_j, b_used * share, mask=cols.m_j)
     if T.OWN:
         tl.store(sums.a + o_sum + cols.o_j, tl.sum(b_a, 0), mask=cols.m_j)
     if T.CHUNKS == 1:
         o_E, m_E = chunk(cols, 0, T)
         o_E += o_sum * (T.C * T.H)
-        tl.store(sums.D_E + o_E, tl.sum(b_DE.to(tl.float64), 0) * share, mask=m_E)
-        tl.store(sums.D_EE + o_E, tl.sum(b_DEE.to(tl.float64), 0) * share, mask=m_E)
+        b_DE_sum, b_DEE_sum = tl.sum(b_DE.to(tl.float64), 0), tl.sum(b_DEE.to(tl.float64), 0)
+        b_DE_sum, b_DEE_sum = from_base(b_used, b_DE_sum, b_DEE_sum, b_centre, b_base)
+        tl.store(sums.D_E + o_E, b_DE_sum * share, mask=m_E)
+        tl.store(sums.D_EE + o_E, b_DEE_sum * share, mask=m_E)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ models go through memory, which gives each the threads that suit it; a barrier s
 import triton
 import triton.language as tl
 
-from .votes import assign, m_step
+from .votes import assign, centre, from_base, m_step
 from .votes_tile import chunk, columns_of, distances, load_betas, model_of, model_row, rows_of, span, votes
 from .votes_types import Cut, Inputs, Layer
 
@@ -21,25 +21,30 @@ def alone_gain(inp, layer, models, sums, t, pid_b, rows, cols, b_V, T: tl.conste
     """All outputs' sums over inputs; at first these belong to all alike, and shares wait."""
     share = tl.where(t == 0, 1.0 / tl.cast(inp.j, tl.float64), 1.0)
     b_D = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32) + rows.f[:, None]
-    b_E = b_V
+    b_base = tl.full([T.BLOCK_C * T.BLOCK_H, T.BLOCK_J], 0.0, tl.float32)
     if t > 0:
         before = model_row(inp, t - 1, pid_b)
         model = model_of(models, before, cols, T)
         far = distances(inp, layer, models, model, before, rows, cols, 0, b_V, T)
         b_D *= assign(inp, models, model, t, rows, far, T)
-        b_E -= model.mu[None, :, :]
+        b_base += model.mu
+    b_centre = centre(b_D, b_V, b_base)
+    b_E = b_V - b_centre[None, :, :]
     b_DxE = b_D[:, None, :] * b_E
+    b_used = tl.sum(b_D.to(tl.float64), 0)
+    b_DE, b_DEE = tl.sum(b_DxE.to(tl.float64), 0), tl.sum((b_DxE * b_E).to(tl.float64), 0)
+    b_DE, b_DEE = from_base(b_used, b_DE, b_DEE, b_centre, b_base)
     row = tl.cast(pid_b, tl.int64) * inp.j
     o_E, m_E = chunk(cols, 0, T)
     o_E += row * (T.C * T.H)
     tl.store(sums.f + pid_b, tl.sum(rows.f.to(tl.float64), 0))
-    tl.store(sums.D_use + row + cols.o_j, tl.sum(b_D.to(tl.float64), 0) * share, mask=cols.m_j)
-    tl.store(sums.D_E + o_E, tl.sum(b_DxE.to(tl.float64), 0) * share, mask=m_E)
-    tl.store(sums.D_EE + o_E, tl.sum((b_DxE * b_E).to(tl.float64), 0) * share, mask=m_E)
+    tl.store(sums.D_use + row + cols.o_j, b_used * share, mask=cols.m_j)
+    tl.store(sums.D_E + o_E, b_DE * share, mask=m_E)
+    tl.store(sums.D_EE + o_E, b_DEE * share, mask=m_E)
     if T.OWN:
         b_gain, b_cost = load_betas(inp, layer, rows, cols, T)
-        b_used = b_D.to(tl.float64) * share
-        b_a = b_gain.to(tl.float64) * b_used - b_cost.to(tl.float64) * (rows.f.to(tl.float64)[:, None] - b_used)
+        b_each = b_D.to(tl.float64) * share
+        b_a = b_gain.to(tl.float64) * b_each - b_cost.to(tl.float64) * (rows.f.to(tl.float64)[:, None] - b_each)
         tl.store(sums.a + row + cols.o_j, tl.sum(b_a, 0), mask=cols.m_j)
 
 
