@@ -1,7 +1,7 @@
 """The fused kernels against the float64 reference on random shapes: `python benchmarks/random_shapes.py --help`.
 
-Nothing may be infinite or not a number where the float64 reference is finite. Over the cases of a group, which have the
-same sizes, a result's mean distance from the float64 reference may be that of `capsroute.testing`: twice the mean
+Nothing may be infinite or not a number where the float64 reference fits its type. Over the cases of a group, which have
+the same sizes, a result's mean distance from the float64 reference may be that of `capsroute.testing`: twice the mean
 distance of the reference in the same precision, plus one rounding of the largest value. A single case may be further by
 luck: it fails where it is `SINGLE` times beyond both its own budget and the group's mean. Distances count in units of
 the result's largest value.
@@ -109,10 +109,11 @@ def compare(exact: Result, plain: Result, fused: Result) -> dict[str, Errors]:
     """Errors by result."""
     found = {}
     for name, t in exact.items():
-        largest, finite = distance(t, torch.zeros_like(t)), bool(fused[name].isfinite().all())
-        unit, one = largest or 1.0, torch.finfo(fused[name].dtype).eps
-        may = (2 * distance(plain[name], t) + one * largest) / unit
-        found[name] = Errors(distance(fused[name], t) / unit if finite else float("inf"), may, finite)
+        largest, kind = distance(t, torch.zeros_like(t)), torch.finfo(fused[name].dtype)
+        finite, unit = bool(fused[name].isfinite().all()), largest or 1.0
+        may = (2 * distance(plain[name], t) + kind.eps * largest) / unit
+        off = distance(fused[name], t) / unit if finite else float("inf")
+        found[name] = Errors(off, may, finite) if largest <= kind.max else Errors(0.0, 0.0, True)
     return found
 
 

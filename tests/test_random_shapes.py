@@ -101,8 +101,8 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
         seen.add((tile.ALONE, tile.DOT, tile.WIDE, tile.W_I, tile.PACKED))
         return tile
 
-    def moments(sizes: Any, *params: Any) -> bool:
-        if chosen := by_moments(sizes, *params):
+    def moments(sizes: Any, *others: Any) -> bool:
+        if chosen := by_moments(sizes, *others):
             seen.add((sizes.packed,))
         return chosen
 
@@ -110,7 +110,7 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
     kernels.settled.cache_clear()
     monkeypatch.setattr(votes_host, "choose", choose)
     monkeypatch.setattr(kernels, "by_moments", moments)
-    monkeypatch.setattr(kernels, "FEW_PAIRS", kernels.FEW_PAIRS)
+    monkeypatch.setattr(kernels, "ENOUGH", kernels.ENOUGH)
     bench("every_form").main("cpu")
     every = bench("every_form")
     assert len(capsys.readouterr().out.splitlines()) == 2 * len(every.BY_VOTES | every.BY_MOMENTS) + 2

@@ -18,8 +18,8 @@ from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs, over
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHARED, FIXED = Shape(2, 21, 5, 2, 3, 2), Shape(2, 7, 3, 2, 3, 2, fixed_inp=True)
-FORMS = {"moments": 0, "votes": 2**30}
-"""From what number of pairs of inputs and outputs moments serve, to have the one form or the other."""
+FORMS = {"moments": kernels.Enough(0, 2), "votes": kernels.Enough(2**30)}
+"""From when on moments serve, to have the one form or the other."""
 pytestmark = pytest.mark.filterwarnings(
     "ignore:overflow encountered:RuntimeWarning"
 )  # what infinite scores mean in NumPy
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(kernels, "FEW_PAIRS", FORMS[request.param])
+    monkeypatch.setattr(kernels, "ENOUGH", FORMS[request.param])
     return request.param
 
 
@@ -62,7 +62,7 @@ def test_votes_are_within_the_error_budget(shape: Shape, n_iters: int, agreement
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
 def test_moments_of_few_inputs_keep_two_bits_less(agreement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs of half precision hold 22 bits; where they serve, `test_cuda.py` holds them to the budget itself."""
-    monkeypatch.setattr(kernels, "FEW_PAIRS", 0)
+    monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments"])
     assert wrong(lambda seed: make_inputs(SHARED, seed, device=DEVICE), times=4, agreement=agreement) == {}
 
 

@@ -26,6 +26,8 @@ PLAN = Plan(2, True, 1e-5)
 WHOLE = Knobs()
 SHARED = Knobs(alone=0)
 """Programs share samples, however small."""
+PRODUCTS = Knobs(fewest=1)
+"""Matrix products of however few inputs."""
 NARROW = Knobs(columns=4, most_j=4)
 """Outputs in several tiles, components in several chunks."""
 pytestmark = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="triton was imported to compile")
@@ -161,7 +163,7 @@ def test_packed(knobs: Knobs) -> None:
 def test_matrix_products_packed() -> None:
     """Samples of 5, 0 and 3 inputs."""
     s = Shape(3, 5, 3, 1, 17, 2)
-    assert_close(packed(s), s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE))
+    assert_close(packed(s), s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE), knobs=PRODUCTS)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_matrix_products_packed() -> None:
         (Shape(2, 20, 20, 1, 17, 2), Knobs(most_j=4, wide_columns=16, rows=16), ""),
         (Shape(1, 20, 20, 1, 16, 2), Knobs(most_j=4, wide_columns=32, rows=16), "~W B"),
         (Shape(1, 200, 16, 1, 17, 2), Knobs(numbers=8), "beta_use"),
-        (Shape(1, 9, 5, 2, 40, 3), Knobs(block_d=16, columns=16), ""),
+        (Shape(1, 9, 5, 2, 40, 3), Knobs(block_d=16, columns=16, fewest=1), ""),
     ],
     ids=["several tiles", "several tiles, one W", "warps share columns", "several steps and chunks"],
 )
@@ -188,7 +190,36 @@ def test_matrix_products_of_capsules_of_any_size(scale: float) -> None:
         sizes = torch.tensor([1.0, scale, 1.0, scale, scale], device=DEVICE)
         return inputs | {"mu_inp": inputs["mu_inp"] * sizes[:, None, None], "W": inputs["W"] / scale}
 
-    assert_close(draw, s)
+    assert_close(draw, s, knobs=PRODUCTS)
+
+
+@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
+@pytest.mark.parametrize("n_inp", [1, 3])
+@pytest.mark.parametrize("knobs", [WHOLE, SHARED, NARROW], ids=["alone", "shared", "narrow"])
+def test_votes_far_from_zero_and_close_together(knobs: Knobs, n_inp: int, agreement: str) -> None:
+    """Their variance is what is left of far larger squares, already in the first iteration."""
+    s = Shape(2, n_inp, 5, 2, 3, 2)
+
+    def draw(seed: int) -> dict[str, Tensor]:
+        inputs = drawn(s, seed=seed)
+        return inputs | {"mu_inp": 0.01 * inputs["mu_inp"] + inputs["mu_inp"][:, :1]}
+
+    for n_iters in (1, 3):
+        assert_close(draw, s, plan=Plan(n_iters, agreement == "gaussian", 1e-5), knobs=knobs)
+
+
+def test_few_inputs_are_not_multiplied_as_halves() -> None:
+    def tile(n_inp: int) -> Tile:
+        return job(
+            PLAN,
+            Sizes(2, n_inp, 5, 1, 64, 2, False),
+            2 * n_inp,
+            ((1, 5, 64, 2), (1, 5, 1, 2), (1, 5), (1, 5)),
+            WHOLE,
+            9,
+        )[0]
+
+    assert [tile(n).DOT for n in (1, 15, 16)] == [False, False, True]
 
 
 def test_tiles_know_no_numbers_of_samples_inputs_or_outputs() -> None:
@@ -200,7 +231,7 @@ def test_tiles_know_no_numbers_of_samples_inputs_or_outputs() -> None:
         )[0]
 
     assert tile(20, 888, 64) == tile(31, 900, 40)
-    assert tile(8, 1024, 3000) == tile(1, 7, 299)
+    assert tile(8, 1024, 3000) == tile(1, 17, 299)
 
 
 @pytest.mark.parametrize("own", ["", "~W"])

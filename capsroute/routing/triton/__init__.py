@@ -29,8 +29,16 @@ MOST_NUMBERS = 16
 """Numbers of a capsule, its axes taken to powers of two, up to which the moment form's tiles fit registers."""
 MOST_OUTPUTS = 64
 """Outputs likewise."""
-FEW_PAIRS = 2**18
-"""Pairs of inputs and outputs below which votes serve: the moment form keeps two bits less, which only sums make up."""
+
+
+class Enough(NamedTuple):
+    """What moments need: their form keeps two bits less, which long sums make up, and multiplies 16 outputs at once."""
+
+    pairs: int = 2**18  # of inputs and outputs
+    outputs: int = 16
+
+
+ENOUGH = Enough()
 OLDEST = (8, 0)
 """Compute capability from which a GPU has what the kernels use."""
 
@@ -109,11 +117,11 @@ class Runner(Protocol):
         ...
 
 
-def by_moments(sizes: Sizes, shapes: Sequence[Sequence[int]], few_pairs: int) -> bool:
+def by_moments(sizes: Sizes, shapes: Sequence[Sequence[int]], enough: Enough) -> bool:
     """Whether the moment form serves, and so does better."""
-    small = sizes.d <= LONGEST_ROW and power(sizes.c) * power(sizes.d) <= MOST_NUMBERS and 1 < sizes.j <= MOST_OUTPUTS
-    enough = small and sizes.b * sizes.i * sizes.j >= max(1, few_pairs)
-    return enough and all(shape[0] == 1 for shape in shapes)
+    s = sizes
+    small = s.d <= LONGEST_ROW and power(s.c) * power(s.d) <= MOST_NUMBERS and enough.outputs <= s.j <= MOST_OUTPUTS
+    return small and s.b * s.i * s.j >= max(1, enough.pairs) and all(shape[0] == 1 for shape in shapes)
 
 
 def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any]) -> Runner:
@@ -121,7 +129,7 @@ def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any]) -> Runner:
     a_inp, x, _, *params = inputs
     n = len(a_inp) if sizes.packed else sizes.b * sizes.i
     shapes = tuple([p.shape for p in params])
-    return settled(plan, sizes, n, shapes, (a_inp.dtype, x.dtype), x.device, FEW_PAIRS)
+    return settled(plan, sizes, n, shapes, (a_inp.dtype, x.dtype), x.device, ENOUGH)
 
 
 @lru_cache(maxsize=1024)
@@ -132,10 +140,10 @@ def settled(
     shapes: tuple[tuple[int, ...], ...],
     dtypes: tuple[torch.dtype, torch.dtype],
     device: torch.device,
-    few_pairs: int,
+    enough: Enough,
 ) -> Runner:
     """Likewise; both forms need Triton, which is not imported before."""
-    if by_moments(sizes, shapes, few_pairs):
+    if by_moments(sizes, shapes, enough):
         from .moments_host import runner
 
         return runner(plan, sizes, shapes, dtypes, device)

@@ -38,7 +38,8 @@ class Knobs(NamedTuple):
     alone_numbers: int = 32  # of them that a thread then holds
     columns: int = 128  # outputs times components in a tile, where there is a choice
     most_j: int = 128  # outputs up to which one tile takes them all
-    rows: int = 64  # inputs in a tile of matrix products
+    fewest: int = 16  # inputs from which votes are matrix products, of halves, whose errors only sums make up
+    rows: int = 64  # inputs in a tile of these
     wide_columns: int = 64  # columns of these, where outputs take several tiles
     block_d: int = 64  # their steps
     numbers: int = 32  # of a tile's votes that a thread then holds
@@ -98,7 +99,7 @@ def job(plan: Plan, sizes: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knob
 def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs, cores: int) -> Tile:
     """The tile for a case, from the shapes of its parameters."""
     W, B, use, ign = shapes
-    dot = W[0] == 1 and s.d >= 16
+    dot = W[0] == 1 and s.d >= 16 and s.i >= knobs.fewest
     whole = dot and s.c == 1 and s.h <= 8 and s.d <= knobs.block_d
     # rather several tiles of outputs than one that does not hold whole votes
     wide = s.j > knobs.most_j or (whole and power(s.j) * power(s.h) > knobs.columns)
