@@ -2,7 +2,7 @@
 
 from cases import BARS, CASES, Bar
 from records import Row, ratio
-from words import compared, short, size
+from words import compared, size
 
 MODE = "forward+backward"
 HEADLINE_CASE = "smallnorb_1_b20"
@@ -52,7 +52,7 @@ def bar_table(rows: list[Row]) -> str:
 def cells(row: Row, bar: Bar) -> list[str]:
     """Each number, and whether it is within its bar."""
     measured = row.captured_ms, row.one_thread_ms, row.p50_ms
-    times = [judged(ms, bar.ms, f"{short(ms)} ms") if ms else NOT_MEASURED for ms in measured]
+    times = [judged(ms, bar.ms, f"{ms:.4g} ms") if ms else NOT_MEASURED for ms in measured]
     memory = NOT_MEASURED if row.peak_mib is None else judged(row.peak_mib, bar.mib, size(row.peak_mib))
     return [*times, memory]
 
