@@ -77,13 +77,11 @@ def test_a_run_leaves_a_complete_folder(tmp_path: Path) -> None:
 
 
 def test_learning_lowers_the_loss(tmp_path: Path) -> None:
-    run_tiny(
-        tmp_path, epochs=60, lr_max=5e-2, beta1_max=0.9, beta1_min=0.8, beta2=0.99, log_every=5, mixup=0.0, held_out=0
-    )
+    """In half of the data at a time: in fewer, how far it comes depends on the last bits."""
+    beta = {"beta1_max": 0.9, "beta1_min": 0.8, "beta2": 0.99}
+    run_tiny(tmp_path, epochs=150, batch_size=20, lr_max=5e-2, **beta, log_every=5, mixup=0.0, held_out=0)
     loss = RunFolder(tmp_path).training.read()["loss"]
-    # it starts at the logarithm of five classes, and without learning stays there; how far it comes in so few steps
-    # depends on the last bits: by 0.07 to 0.4 over seeds
-    assert loss[-5:].mean() < loss[0] - 0.05
+    assert loss[-5:].mean() < loss[0] - 0.2  # it starts at the logarithm of five classes
     assert not RunFolder(tmp_path).validation.read()
 
 
