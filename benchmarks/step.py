@@ -28,7 +28,7 @@ SEED = 0
 SAMPLES = 24_300  # as many as smallNORB has to train on
 WARM, REPEATS, RUN, PROFILED = 20, 50, 200, 20
 KINDS = {
-    "routing": "route|moments|votes|capsroute|_fwd_kernel|_bwd_kernel|phase",
+    "routing": "route|feature_sums|first_sums|^models|_fwd_kernel|_bwd_kernel",
     "convolution": "conv|cudnn|xmma|cutlass|implicit|wgrad|dgrad|nchwToNhwc|nhwcToNchw|gemm|cublas|splitK",
     "compiled": "^triton_",
     "copies": "Memcpy|Memset|copy|CatArray",
