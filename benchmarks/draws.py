@@ -1,22 +1,25 @@
 """Random cases for the fused kernels: every one of them follows from its seed.
 
-Kernels are compiled for some sizes, which takes seconds, so cases come in groups of one size. A group belongs to a set,
-which has what most of a kernel's code depends on. Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of
-capsules.
+Kernels are compiled for tiles of some sizes, which takes seconds, so cases come in groups that share them, or nearly.
+A group belongs to a set, which has what most of a kernel's code depends on. Axes: `b` samples, `i` inputs, `j` outputs,
+`c`, `d`, `h` of capsules.
 """
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 AXES = {"a_inp": "bi", "mu_inp": "bicd", "W": "ijdh", "B": "ijch", "beta_use": "ij", "beta_ign": "ij"}
+OUT_AXES = {"a": "bj", "mu": "bjch", "sig2": "bjch"}
 PARAMS = ("W", "B", "beta_use", "beta_ign")
 SPECIAL = (0, 1, 16, 128)
 """Sizes that kernels may treat differently."""
+MOST_WEIGHTS = 2**20
+"""Numbers in the weights of a case."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Set:
 
 @dataclass(frozen=True)
 class Group:
-    """Sizes of some cases."""
+    """Sizes of some cases, the largest of them; or of one."""
 
     kind: Set
     b: int
@@ -79,11 +82,11 @@ def draw_set(plan: Plan, number: int) -> Set:
     rng = random.Random(f"set {number}")
     many = plan.pairs > 0 and number % 4 == 0
     if many:
-        c, d = rng.choice([(4, 4), (1, 4), (2, 3), (3, 4), (1, 8), (2, 5), (4, 2)])
-        h, j = rng.choice([1, 2, 4]), rng.choice([2, 5, 10, 32, 60, 64])
+        c, d = rng.choice([(4, 4), (4, 4), (1, 4), (2, 3), (3, 4), (1, 8), (2, 5), (4, 2)])
+        h, j = rng.choice([1, 2, 4, 4]), rng.choice([2, 10, 16, 32, 47, 60, 64, 64])
     else:
-        c, d = rng.choice([1, 1, 2, 3, 4, 6]), rng.choice([1, 2, 3, 4, 5, 8, 16, 20, 64])
-        h, j = rng.choice([1, 2, 3, 4, 6, 8]), rng.choice([1, 2, 3, 5, 10, 16, 33, 64, 100, 130, 200, 300])
+        c, d = rng.choice([1, 1, 2, 3, 4, 6, 11]), rng.choice([1, 2, 3, 4, 5, 8, 13, 16, 20, 64, 127, 200])
+        h, j = rng.choice([1, 2, 3, 4, 6, 8, 17]), rng.choice([1, 2, 3, 5, 10, 16, 33, 64, 100, 130, 200, 300])
     single, brief = torch.float32, rng.choice([torch.bfloat16, torch.float16])
     dtypes = rng.choice([(single, single)] * 5 + [(brief, brief), (brief, single)])
     kind = rng.choice(["inputs", "inputs", "none", "both", "each its own"]) if not many else "inputs"
@@ -99,14 +102,30 @@ def draw_group(plan: Plan, number: int, group: int) -> Group:
     kind, rng = draw_set(plan, number), random.Random(f"set {number}, group {group}")
     j = max(1, min(round(kind.j * rng.uniform(0.8, 1.0)), plan.votes // (kind.c * kind.h)))
     if kind.many:
-        pairs = rng.uniform(1, 2) * plan.pairs
+        pairs = rng.uniform(1.5, 2) * plan.pairs
         b = rng.choice([1, 2, 5, 16])
         return Group(kind, b, math.ceil(pairs / (b * j)), j, rng.choice([1, 2, 3, 3, 4]))
     room = max(1, plan.votes // (j * kind.c * kind.h))  # for inputs of all samples
-    b = rng.choice([1, 2, 3, 5, 16])
-    b = min(b, room)
-    i = rng.choice(SPECIAL) if rng.random() < 0.3 else round(math.exp(rng.uniform(0, math.log(max(2, room // b)))))
-    return Group(kind, b, min(i, max(1, room // b)), j, rng.choice([1, 2, 3, 3, 4]))
+    b = min(rng.choice([1, 2, 3, 5, 16]), room)
+    most = max(1, room // b)
+    if "i" not in kind.shared["W"]:
+        most = max(1, min(most, MOST_WEIGHTS // (j * kind.d * kind.h)))
+    i = rng.choice(SPECIAL) if rng.random() < 0.3 else round(math.exp(rng.uniform(0, math.log(max(2, most)))))
+    return Group(kind, b, min(i, most), j, rng.choice([1, 2, 3, 3, 4]))
+
+
+def draw_sizes(group: Group, seed: int) -> Group:
+    """Of one case: those of its group, or smaller ones for which tiles are about as large."""
+    rng = random.Random(f"sizes {seed}")
+    if group.kind.many:
+        return replace(group, i=rng.randint(math.ceil(group.i / 1.5), group.i))
+    b, i, j = (n if n < 2 or rng.random() < 0.2 else rng.randint(half(n) + 1, n) for n in (group.b, group.i, group.j))
+    return replace(group, b=b, i=i, j=j)
+
+
+def half(n: int) -> int:
+    """The largest power of two below n."""
+    return 1 << (n - 1).bit_length() - 1
 
 
 def draw_case(group: Group, seed: int) -> dict[str, Tensor]:
@@ -134,6 +153,34 @@ def scored(a: Tensor, rng: random.Random, generator: torch.Generator) -> Tensor:
     if rng.random() < 0.05 and len(a):
         a[0] = -torch.inf  # a sample without inputs
     return a
+
+
+def laid_out(t: Tensor, rng: random.Random) -> Tensor:
+    """The same numbers as they may lie in memory: in order, with gaps, in another order, or not where lines begin."""
+    if t.ndim and t.numel():
+        match rng.choice(["in order", "gaps", "turned", "off by one"]):
+            case "gaps":
+                return torch.stack([t, t], -1)[..., 0]
+            case "turned":
+                return t.transpose(0, -1).contiguous().transpose(0, -1)
+            case "off by one":
+                return torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)
+    return t
+
+
+def draw_order(group: Group, seed: int) -> dict[str, Tensor]:
+    """Another order of inputs, outputs and properties, by axis."""
+    generator, k = torch.Generator().manual_seed(seed), group.kind
+    sizes = {"i": group.i, "j": group.j, "c": k.c, "d": k.d, "h": k.h}
+    return {axis: torch.randperm(size, generator=generator) for axis, size in sizes.items()}
+
+
+def reordered(t: Tensor, axes: str, order: dict[str, Tensor]) -> Tensor:
+    """A tensor of these axes in that order."""
+    for dim, axis in enumerate(axes):
+        if axis in order and t.shape[dim] > 1:
+            t = t.index_select(dim, order[axis].to(t.device))
+    return t
 
 
 def draw_weights(group: Group, seed: int) -> list[Tensor]:

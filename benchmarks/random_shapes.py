@@ -1,13 +1,16 @@
 """The fused kernels against the float64 reference on random shapes: `python benchmarks/random_shapes.py --help`.
 
-Nothing may be infinite or not a number where the float64 reference fits its type. Over the cases of a group, which have
-the same sizes, a result's mean distance from the float64 reference may be that of `capsroute.testing`: twice the mean
-distance of the reference in the same precision, plus one rounding of the largest value. A single case may be further by
+Every case has sizes of its own, and tensors that lie in memory in any way. Nothing may be infinite or not a number
+where the float64 reference fits its type. Over the cases of a group, whose sizes are alike, a result's mean distance
+from the float64 reference may be that of `capsroute.testing`: twice the mean distance of the reference in the same
+precision, plus one rounding of the largest value. How far that one is from it in a single run is luck, so it runs
+`ORDERS` times, with inputs, outputs and properties in other orders. A single case of the kernels may be further by
 luck: it fails where it is `SINGLE` times beyond both its own budget and the group's mean. Distances count in units of
 the result's largest value.
 """
 
 import json
+import random
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -20,7 +23,19 @@ from torch import Tensor
 
 from capsroute import route
 from capsroute.testing import distance
-from draws import AXES, Group, Plan, draw_case, draw_group, draw_weights
+from draws import (
+    AXES,
+    OUT_AXES,
+    Group,
+    Plan,
+    draw_case,
+    draw_group,
+    draw_order,
+    draw_sizes,
+    draw_weights,
+    laid_out,
+    reordered,
+)
 from jobs import OUT_OF_TIME, Clock, console, together
 from origin import origin
 from records import RESULTS
@@ -28,8 +43,10 @@ from records import RESULTS
 SINGLE = 4.0
 FEWEST = 12
 """Cases of a group from which its means are held to the budget."""
-BATCH_VOTES, MOST_AT_ONCE = 2**23, 32
-"""Votes, and cases, that the reference takes at a time."""
+ORDERS = 4
+"""In which the reference runs in the kernels' precision."""
+ALL_AXES = OUT_AXES | {f"d{name}": axes for name, axes in AXES.items()}
+"""Of results."""
 
 Result = dict[str, Tensor]
 
@@ -55,21 +72,29 @@ class Asked(NamedTuple):
 def judge_group(asked: Asked) -> list[dict[str, Errors]]:
     """Errors of every case of a group."""
     group = draw_group(asked.plan, asked.number, asked.group)
-    at_once = max(1, min(MOST_AT_ONCE, BATCH_VOTES // max(1, group.votes)))
-    found = []
-    for start in range(0, len(asked.seeds), at_once):
-        seeds = asked.seeds[start : start + at_once]
-        cases = [move(draw_case(group, seed), asked.device) for seed in seeds]
-        weights = [[w.to(asked.device) for w in draw_weights(group, seed)] for seed in seeds]
-        exact = referred(group, cases, weights, torch.float64)
-        plain = referred(group, cases, weights, None)
-        fused = [fused_run(group, *both) for both in zip(cases, weights, strict=True)]
-        found += [compare(*three) for three in zip(exact, plain, fused, strict=True)]
+    return [judge(draw_sizes(group, seed), seed, asked.device) for seed in asked.seeds]
+
+
+def judge(group: Group, seed: int, device: str) -> dict[str, Errors]:
+    """Errors of a case by result."""
+    case = [t.to(device) for t in draw_case(group, seed).values()]
+    weights = [w.to(device) for w in draw_weights(group, seed)]
+    exact = run(group, [t.double() for t in case], weights, "reference")
+    orders = [draw_order(group, order) for order in range(ORDERS)]
+    plain = referred(group, case, weights, orders)
+    rng = random.Random(f"memory {seed}")
+    fused = run(group, [laid_out(t, rng) for t in case], [laid_out(w, rng) for w in weights], "triton")
+    found = {}
+    for name, t in exact.items():
+        largest, kind = distance(t, torch.zeros_like(t)), torch.finfo(fused[name].dtype)
+        finite, unit = bool(fused[name].isfinite().all()), largest or 1.0
+        far = sum(
+            distance(one[name], reordered(t, ALL_AXES[name], order)) for one, order in zip(plain, orders, strict=True)
+        )
+        off = distance(fused[name], t) / unit if finite else float("inf")
+        errors = Errors(off, (2 * far / ORDERS + kind.eps * largest) / unit, finite)
+        found[name] = errors if largest <= kind.max else Errors(0.0, 0.0, True)
     return found
-
-
-def move(case: dict[str, Tensor], device: str) -> dict[str, Tensor]:
-    return {name: t.to(device) for name, t in case.items()}
 
 
 def settings(group: Group) -> dict[str, Any]:
@@ -77,44 +102,32 @@ def settings(group: Group) -> dict[str, Any]:
 
 
 def named(out: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> Result:
-    return dict(zip(("a", "mu", "sig2", *(f"d{name}" for name in AXES)), (*out, *gradients), strict=True))
+    return dict(zip(ALL_AXES, (*out, *gradients), strict=True))
 
 
-def referred(
-    group: Group, cases: list[dict[str, Tensor]], weights: list[list[Tensor]], dtype: torch.dtype | None
-) -> list[Result]:
-    """What the reference makes of some cases, all at a time, in a precision or their own."""
-
-    def one(*tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        inputs, outer = tensors[:6], tensors[6:]
-        vjp: Any = torch.func.vjp
-        out, pull = vjp(lambda *t: tuple(route(*t, impl="reference", **settings(group))), *inputs)
-        return out, pull(tuple(w.to(o.dtype) for w, o in zip(outer, out, strict=True)))
-
-    rows = [[*case.values(), *outer] for case, outer in zip(cases, weights, strict=True)]
-    stacked = [torch.stack(column) for column in zip(*rows, strict=True)]
-    inputs = [t.to(dtype or t.dtype) for t in stacked[:6]]
-    out, gradients = torch.func.vmap(one)(*inputs, *stacked[6:])
-    return [named(tuple(t[n] for t in out), tuple(t[n] for t in gradients)) for n in range(len(cases))]
-
-
-def fused_run(group: Group, case: dict[str, Tensor], weights: list[Tensor]) -> Result:
-    inputs = [t.detach().requires_grad_() for t in case.values()]
-    out = route(*inputs, impl="triton", **settings(group))
+def run(group: Group, case: list[Tensor], weights: list[Tensor], impl: str) -> Result:
+    """What an implementation makes of a case."""
+    inputs = [t.detach().requires_grad_() for t in case]
+    out = route(*inputs, impl=impl, **settings(group))
     gradients = torch.autograd.grad(out, inputs, [w.to(o.dtype) for w, o in zip(weights, out, strict=True)])
     return named(tuple(t.detach() for t in out), gradients)
 
 
-def compare(exact: Result, plain: Result, fused: Result) -> dict[str, Errors]:
-    """Errors by result."""
-    found = {}
-    for name, t in exact.items():
-        largest, kind = distance(t, torch.zeros_like(t)), torch.finfo(fused[name].dtype)
-        finite, unit = bool(fused[name].isfinite().all()), largest or 1.0
-        may = (2 * distance(plain[name], t) + kind.eps * largest) / unit
-        off = distance(fused[name], t) / unit if finite else float("inf")
-        found[name] = Errors(off, may, finite) if largest <= kind.max else Errors(0.0, 0.0, True)
-    return found
+def referred(group: Group, case: list[Tensor], weights: list[Tensor], orders: list[dict[str, Tensor]]) -> list[Result]:
+    """What the reference makes of a case in several orders, all at a time."""
+
+    def one(*tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        vjp: Any = torch.func.vjp
+        out, pull = vjp(lambda *t: tuple(route(*t, impl="reference", **settings(group))), *tensors[:6])
+        return out, pull(tuple(w.to(o.dtype) for w, o in zip(tensors[6:], out, strict=True)))
+
+    axes = *AXES.values(), *OUT_AXES.values()
+    stacked = [
+        torch.stack([reordered(t, of, order) for order in orders])
+        for t, of in zip((*case, *weights), axes, strict=True)
+    ]
+    out, gradients = torch.func.vmap(one)(*stacked)
+    return [named(tuple(t[n] for t in out), tuple(t[n] for t in gradients)) for n in range(len(orders))]
 
 
 class Verdict:
@@ -122,6 +135,7 @@ class Verdict:
 
     def __init__(self, plan: Plan):
         self.plan, self.cases, self.over = plan, 0, 0
+        self.sizes: set[str] = set()
         self.failures: list[dict[str, Any]] = []
         self.worst: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, -1))
         self.means: dict[str, list[float]] = defaultdict(list)
@@ -138,12 +152,13 @@ class Verdict:
             if len(answer) >= FEWEST and off > may:
                 self._fail(group, asked.seeds[:1], f"{name}: in the mean off by {off:.2e}, may be {may:.2e}")
         for seed, case in zip(asked.seeds, answer, strict=True):
+            self.sizes.add(str(draw_sizes(group, seed)))
             self.over += any(errors.off > errors.may for errors in case.values())
             for name, (off, may, finite) in case.items():
                 if not finite:
-                    self._fail(group, [seed], f"{name}: not finite")
+                    self._fail(draw_sizes(group, seed), [seed], f"{name}: not finite")
                 elif off > SINGLE * max(may, means[name][1]):
-                    self._fail(group, [seed], f"{name}: off by {off:.2e}, may be {may:.2e}")
+                    self._fail(draw_sizes(group, seed), [seed], f"{name}: off by {off:.2e}, may be {may:.2e}")
                 times = off / max(may, means[name][1]) if off else 0.0
                 self.worst[name] = max(self.worst[name], (times, seed))
 
@@ -153,6 +168,7 @@ class Verdict:
     def summary(self) -> dict[str, Any]:
         return {
             "cases": self.cases,
+            "different sizes": len(self.sizes),
             "groups": self.plan.sets * self.plan.groups,
             "share of cases with a result over its own budget": round(self.over / max(1, self.cases), 4),
             "groups' means over their budget": {name: max(means) for name, means in self.means.items()},
@@ -192,8 +208,8 @@ def main(
     """Compare outputs and gradients case by case; write a summary and the seeds of what fails."""
     plan = Plan(cases, sets, groups, most_votes, many_pairs)
     if only is not None:
-        group = draw_group(plan, *plan.where(only))
-        return show(judge_group(Asked(plan, *plan.where(only), [only], device))[0], group)
+        group = draw_sizes(draw_group(plan, *plan.where(only)), only)
+        return show(judge(group, only, device), group)
     seeds: dict[tuple[int, int], list[int]] = defaultdict(list)
     for seed in range(cases):
         seeds[plan.where(seed)].append(seed)

@@ -1,6 +1,7 @@
 """Random cases for the kernels: they follow from their seeds, cover what is special, and are judged by the rule."""
 
 import importlib
+import random
 from typing import Any
 
 import pytest
@@ -57,18 +58,40 @@ def test_cases_are_compared_under_the_interpreter(bench: Any) -> None:
     assert 0 < max(errors.off for case in found for errors in case.values()) < 0.01
 
 
-def test_the_reference_takes_cases_together(bench: Any) -> None:
-    """What it makes of several at a time is what it makes of each."""
+def test_every_case_has_its_own_sizes(bench: Any) -> None:
+    """Within its group's, and what tiles depend on as there."""
+    draws, whole = bench("draws"), plan(bench)
+    sizes = set()
+    for seed in range(2000):
+        group = draws.draw_group(whole, *whole.where(seed))
+        case = draws.draw_sizes(group, seed)
+        assert (case.kind, case.n_iters) == (group.kind, group.n_iters)
+        for n, most in ((case.b, group.b), (case.i, group.i), (case.j, group.j)):
+            assert n == most or most >= n > (most / 2 if group.kind.many else draws.half(most))
+        assert not group.kind.many or case.b * case.i * case.j >= whole.pairs
+        sizes.add(str(case))
+    assert len(sizes) > 1200
+
+
+def test_tensors_lie_in_memory_in_any_way(bench: Any) -> None:
+    laid_out, t = bench("draws").laid_out, torch.arange(24.0).view(2, 3, 4)
+    ways = [laid_out(t, random.Random(seed)) for seed in range(40)]
+    assert all(torch.equal(way, t) for way in ways)
+    assert len({(way.stride(), way.storage_offset()) for way in ways}) == 4
+    assert laid_out(torch.ones(2, 0), random.Random(1)).shape == (2, 0)
+
+
+def test_the_reference_takes_orders_together(bench: Any) -> None:
+    """What it makes of a case in several orders at a time is what it makes of the case, in these orders."""
     shapes, draws, small = bench("random_shapes"), bench("draws"), plan(bench, votes=500)
     group = draws.draw_group(small, 1, 1)
-    cases, weights = ([f(group, seed) for seed in (1, 2, 3)] for f in (draws.draw_case, draws.draw_weights))
-    together = shapes.referred(group, cases, weights, torch.float64)
-    for case, weight, found in zip(cases, weights, together, strict=True):
-        inputs = [t.double().requires_grad_() for t in case.values()]
-        out = shapes.route(*inputs, impl="reference", **shapes.settings(group))
-        torch.testing.assert_close(found["mu"], out.mu.detach(), rtol=1e-9, atol=1e-12)
-        gradients = torch.autograd.grad(out, inputs, weight)
-        torch.testing.assert_close(found["dmu_inp"], gradients[1], rtol=1e-9, atol=1e-12)
+    case, weights = [t.double() for t in draws.draw_case(group, 1).values()], draws.draw_weights(group, 1)
+    orders = [draws.draw_order(group, seed) for seed in range(3)]
+    exact = shapes.run(group, case, weights, "reference")
+    for found, order in zip(shapes.referred(group, case, weights, orders), orders, strict=True):
+        for name, t in exact.items():
+            expected = draws.reordered(t, shapes.ALL_AXES[name], order)
+            torch.testing.assert_close(found[name], expected, rtol=1e-7, atol=1e-10)
 
 
 def test_the_verdict_follows_the_rule(bench: Any) -> None:

@@ -18,7 +18,7 @@ from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs, over
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHARED, FIXED = Shape(2, 21, 5, 2, 3, 2), Shape(2, 7, 3, 2, 3, 2, fixed_inp=True)
-FORMS = {"moments": kernels.Enough(0, 2), "votes": kernels.Enough(2**30)}
+FORMS = {"moments": kernels.Enough(0, 2, 1), "votes": kernels.Enough(2**30)}
 """From when on moments serve, to have the one form or the other."""
 pytestmark = pytest.mark.filterwarnings(
     "ignore:overflow encountered:RuntimeWarning"

@@ -258,6 +258,15 @@ def test_infinite_scores_and_huge_capsules_are_finite(knobs: Knobs) -> None:
     assert (found["da_inp"][:, :2] == 0).all()
 
 
+@pytest.mark.parametrize("knobs", [WHOLE, SHARED, NARROW], ids=["alone", "shared", "narrow"])
+def test_inputs_of_a_single_output_give_its_logits_no_gradient(knobs: Knobs) -> None:
+    """Hardly any weight: variances are eps, shares one or zero, and a rounding of these would be most of a gradient."""
+    s = replace(SMALL, n_inp=1)
+    assert_close(
+        lambda seed: drawn(s, "", seed) | {"a_inp": torch.full((s.batch, 1), -60.0, device=DEVICE)}, s, knobs=knobs
+    )
+
+
 @pytest.mark.parametrize("name", [name for name, s in SHAPES.items() if s.fixed_inp or s.d_inp > 16])
 def test_named_shapes_get_room_and_units_in_bounds(name: str) -> None:
     """On a GPU of 132 multiprocessors: enough to do for all, and no memory of the size of inputs times outputs."""

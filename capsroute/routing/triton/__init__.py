@@ -32,10 +32,14 @@ MOST_OUTPUTS = 64
 
 
 class Enough(NamedTuple):
-    """What moments need: their form keeps two bits less, which long sums make up, and multiplies 16 outputs at once."""
+    """What moments need: their form keeps two bits less, which long sums make up, and multiplies 16 outputs at once.
+
+    Outputs of few numbers come to lie close together; how close, squares cannot tell, for they cancel.
+    """
 
     pairs: int = 2**18  # of inputs and outputs
     outputs: int = 16
+    numbers: int = 4  # of an output capsule
 
 
 ENOUGH = Enough()
@@ -120,8 +124,9 @@ class Runner(Protocol):
 def by_moments(sizes: Sizes, shapes: Sequence[Sequence[int]], enough: Enough) -> bool:
     """Whether the moment form serves, and so does better."""
     s = sizes
-    small = s.d <= LONGEST_ROW and power(s.c) * power(s.d) <= MOST_NUMBERS and enough.outputs <= s.j <= MOST_OUTPUTS
-    return small and s.b * s.i * s.j >= max(1, enough.pairs) and all(shape[0] == 1 for shape in shapes)
+    small = s.d <= LONGEST_ROW and power(s.c) * power(s.d) <= MOST_NUMBERS and s.j <= MOST_OUTPUTS
+    many = s.b * s.i * s.j >= max(1, enough.pairs) and s.j >= enough.outputs and s.c * s.h >= enough.numbers
+    return small and many and all(shape[0] == 1 for shape in shapes)
 
 
 def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any]) -> Runner:

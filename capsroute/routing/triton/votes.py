@@ -15,13 +15,13 @@ from .votes_pairs import prepare
 from .votes_tile import (
     LOWEST,
     add_to,
+    assign,
     chunk,
     clear,
     columns_of,
     distances,
     in_two,
     load_betas,
-    load_lse,
     load_mu_p,
     model_of,
     model_row,
@@ -44,7 +44,10 @@ class Sums(NamedTuple):
     a: Any  # where betas are each input's own, [slots, b, j]
     D_E: Any  # [slots, b, j, v]
     D_EE: Any  # [slots, b, j, v]
-    lse: Any  # where outputs take more than one tile, of the outputs of a slice, [slices, n]
+    top: (
+        Any  # where outputs take more than one tile, likewise below: the largest logit of a slice, [slices, n], float32
+    )
+    all: Any  # sum of exponentials of a slice's logits less that, [slices, n]
 
 
 class Outs(NamedTuple):
@@ -69,10 +72,11 @@ def normalise(inp, layer, cut, models, sums, t, pid_b, pid_i, pid_s, T: tl.const
         b_V = votes(inp, layer, rows, cols, pid_j, 0, T) if T.CHUNKS == 1 else 0
         far = distances(inp, layer, models, model, row, rows, cols, pid_j, b_V, T)
         new = tl.maximum(b_top, tl.max(model.log[None, :] - far, 1))
-        b_sum = b_sum * tl.exp(b_top - new)[:, None] + powers(far, model, new, new * 0.0)
+        b_sum = b_sum * tl.exp(b_top - new)[:, None] + powers(far, model, new)
         b_top = new
-    b_lse = b_top.to(tl.float64) + tl.log(tl.where(rows.m_i, tl.sum(b_sum.to(tl.float64), 1), 1.0))
-    tl.store(sums.lse + tl.cast(pid_s, tl.int64) * inp.n + rows.o_n, b_lse, mask=rows.m_i)
+    o_n = tl.cast(pid_s, tl.int64) * inp.n + rows.o_n
+    tl.store(sums.top + o_n, b_top, mask=rows.m_i)
+    tl.store(sums.all + o_n, tl.sum(b_sum.to(tl.float64), 1), mask=rows.m_i)
 
 
 @triton.jit
@@ -81,34 +85,17 @@ def join(inp, cut, models, sums, t, pid, n_pids):
     for unit in range(pid, tl.cdiv(inp.n, 128), n_pids):
         o_n = tl.cast(unit, tl.int64) * 128 + tl.arange(0, 128)
         m_n = o_n < inp.n
-        b_top = tl.load(sums.lse + o_n, mask=m_n, other=0.0)
+        b_top = tl.load(sums.top + o_n, mask=m_n, other=0.0)
         for k in range(1, cut.slices):
-            b_top = tl.maximum(b_top, tl.load(sums.lse + tl.cast(k, tl.int64) * inp.n + o_n, mask=m_n, other=0.0))
+            b_top = tl.maximum(b_top, tl.load(sums.top + tl.cast(k, tl.int64) * inp.n + o_n, mask=m_n, other=0.0))
         b_sum = tl.full([128], 0.0, tl.float64)
         for k in range(cut.slices):
-            b_lse = tl.load(sums.lse + tl.cast(k, tl.int64) * inp.n + o_n, mask=m_n, other=0.0)
-            b_sum += tl.exp(tl.maximum(b_lse - b_top, -700.0))
-        b_lse, b_rest = in_two(b_top + tl.log(b_sum))
-        o_lse = tl.cast(t, tl.int64) * inp.n + o_n
-        tl.store(models.lse + o_lse, b_lse, mask=m_n)
-        tl.store(models.lse_rest + o_lse, b_rest, mask=m_n)
-
-
-@triton.jit
-def assign(inp, models, model, t, rows, far, T: tl.constexpr):
-    """R, `[I, J]`; where one tile has all outputs, their normalisers too."""
-    if T.WIDE:
-        b_lse, b_rest = load_lse(inp, models, t, rows)
-        return powers(far, model, b_lse, b_rest)
-    else:
-        b_top = tl.max(model.log[None, :] - far, 1)
-        b_R = powers(far, model, b_top, b_top * 0.0)
-        b_sum = tl.sum(b_R, 1)
-        b_lse, b_rest = in_two(b_top.to(tl.float64) + tl.log(b_sum.to(tl.float64)))
-        o_lse = tl.cast(t, tl.int64) * inp.n + rows.o_n
-        tl.store(models.lse + o_lse, b_lse, mask=rows.m_i)
-        tl.store(models.lse_rest + o_lse, b_rest, mask=rows.m_i)
-        return b_R * (1.0 / b_sum)[:, None]
+            o_k = tl.cast(k, tl.int64) * inp.n + o_n
+            b_less = tl.load(sums.top + o_k, mask=m_n, other=0.0) - b_top
+            b_sum += tl.load(sums.all + o_k, mask=m_n, other=0.0) * tl.exp(tl.maximum(b_less, -700.0).to(tl.float64))
+        o_t = tl.cast(t, tl.int64) * inp.n + o_n
+        tl.store(models.top + o_t, b_top, mask=m_n)
+        tl.store(models.all + o_t, b_sum.to(tl.float32), mask=m_n)
 
 
 @triton.jit

@@ -11,8 +11,8 @@ models go through memory, which gives each the threads that suit it; a barrier s
 import triton
 import triton.language as tl
 
-from .votes import assign, centre, from_base, m_step
-from .votes_tile import chunk, columns_of, distances, load_betas, model_of, model_row, rows_of, span, votes
+from .votes import centre, from_base, m_step
+from .votes_tile import assign, chunk, columns_of, distances, load_betas, model_of, model_row, rows_of, span, votes
 from .votes_types import Cut, Inputs, Layer
 
 

@@ -15,18 +15,17 @@ import triton.language as tl
 from .votes_pairs import sigmoid
 from .votes_tile import (
     add_to,
+    assign,
     chunk,
     clear,
     columns_of,
     distances,
     load_all,
     load_betas,
-    load_lse,
     load_mu_p,
     load_one,
     model_of,
     model_row,
-    powers,
     rows_of,
     span,
     total,
@@ -142,8 +141,7 @@ def share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T: t
 def assigned(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, T: tl.constexpr):
     """R as it was, `[I, J]`."""
     far = distances(inp, layer, models, model, before, rows, cols, pid_j, b_V, T)
-    b_lse, b_rest = load_lse(inp, models, t, rows)
-    return powers(far, model, b_lse, b_rest)
+    return assign(inp, models, model, t, rows, far, T)
 
 
 @triton.jit

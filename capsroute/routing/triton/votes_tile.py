@@ -282,18 +282,27 @@ def distances(inp, layer, models, model, row, rows, cols, pid_j, b_V, T: tl.cons
 
 
 @triton.jit
-def powers(far, model, b_zero, b_zero_rest):
+def powers(far, model, b_top):
     """The exponential of logits less a number of each input, from large parts first, for these cancel."""
-    logits = (model.log[None, :] - b_zero[:, None]) - far + (model.rest[None, :] - b_zero_rest[:, None])
-    return tl.exp(at_least(logits, FLOOR))
+    return tl.exp(at_least((model.log[None, :] - b_top[:, None]) - far + model.rest[None, :], FLOOR))
 
 
 @triton.jit
-def load_lse(inp, models, t, rows):
-    """The normalisers of a tile's inputs, each in two parts."""
-    o_lse = tl.cast(t, tl.int64) * inp.n + rows.o_n
-    b_lse = tl.load(models.lse + o_lse, mask=rows.m_i, other=LARGEST)
-    return b_lse, tl.load(models.lse_rest + o_lse, mask=rows.m_i, other=0.0)
+def assign(inp, models, model, t, rows, far, T: tl.constexpr):
+    """R, `[I, J]`, the same in both passes.
+
+    It has to be exactly one where an input belongs to a single output, for then gradients of logits are exactly zero:
+    precisions, up to half of 1/eps, would make much of a rounding.
+    """
+    if T.WIDE:
+        o_t = tl.cast(t, tl.int64) * inp.n + rows.o_n
+        b_top = tl.load(models.top + o_t, mask=rows.m_i, other=LARGEST)
+        b_sum = tl.load(models.all + o_t, mask=rows.m_i, other=1.0)
+        b_R = powers(far, model, b_top)
+    else:
+        b_R = powers(far, model, tl.max(model.log[None, :] - far, 1))
+        b_sum = tl.sum(b_R, 1)
+    return tl.where(b_R == b_sum[:, None], 1.0, b_R * (1.0 / b_sum)[:, None])
 
 
 @triton.jit

@@ -107,8 +107,8 @@ class Models(NamedTuple):
     p: Any  # the agreement's precisions, [t, b, j, v]
     log: Any  # log f(a) plus the agreement's log-scales, [t, b, j]
     log_rest: Any  # what float32 loses of it
-    lse: Any  # the softmax's normaliser, [t, n]
-    lse_rest: Any
+    top: Any  # the largest logit, where outputs take more than one tile, [t, n]
+    all: Any  # and the sum of exponentials of logits less that
     D_use: Any  # [t, b, j], float64 as all that follow
     D_ign: Any  # [t, b, j]
     D_E: Any  # [t, b, j, v]
