@@ -261,10 +261,13 @@ def test_infinite_scores_and_huge_capsules_are_finite(knobs: Knobs) -> None:
 @pytest.mark.parametrize("knobs", [WHOLE, SHARED, NARROW], ids=["alone", "shared", "narrow"])
 def test_inputs_of_a_single_output_give_its_logits_no_gradient(knobs: Knobs) -> None:
     """Hardly any weight: variances are eps, shares one or zero, and a rounding of these would be most of a gradient."""
-    s = replace(SMALL, n_inp=1)
-    assert_close(
-        lambda seed: drawn(s, "", seed) | {"a_inp": torch.full((s.batch, 1), -60.0, device=DEVICE)}, s, knobs=knobs
-    )
+    s = Shape(2, 1, 8, 1, 16, 3, fixed_out=True)
+
+    def draw(seed: int) -> dict[str, Tensor]:
+        inputs = drawn(s, seed=seed)
+        return inputs | {"a_inp": torch.full_like(inputs["a_inp"], -60.0), "mu_inp": 3 * inputs["mu_inp"]}
+
+    assert_close(draw, s, knobs=knobs)
 
 
 @pytest.mark.parametrize("name", [name for name, s in SHAPES.items() if s.fixed_inp or s.d_inp > 16])
