@@ -43,7 +43,7 @@ def main(device: Literal["cpu", "cuda"] = "cuda") -> None:
     """Run them all, and say which ran."""
     for shapes in (BY_VOTES, BY_MOMENTS):
         if shapes is BY_MOMENTS:
-            kernels.ENOUGH = kernels.Enough(0, 2, 1)  # else only many inputs are routed so
+            kernels.ENOUGH = kernels.Enough(0, 2, 1, gaussian=False)  # else only many inputs are routed so
         for (name, shape), agreement in product(shapes.items(), ("gaussian", "kmeans")):
             both(shape, agreement, device)
             print(name, agreement, flush=True)

@@ -46,8 +46,7 @@ def test_a_captured_step_has_the_losses_of_plain_steps(
     run_tiny(tmp_path / "plain", machine=machine(compile), **settings)
     logs = [RunFolder(tmp_path / name).training.read() for name in ("captured", "plain")]
     assert len(logs[0]["loss"]) == 6
-    # compiled, RAdam rounds in other places, which the steps after it make larger
-    assert abs(logs[0]["loss"] - logs[1]["loss"]).max() <= (1e-6 if compile else 0)
+    assert logs[0]["loss"].tolist() == logs[1]["loss"].tolist()
     for name in ("step", "epoch", "lr", "beta1"):
         assert logs[0][name].tolist() == logs[1][name].tolist()
 

@@ -28,7 +28,7 @@ class Pair:
         self.theirs = made(dtype)
         self.ours = copy.deepcopy(self.theirs)
         self.torchs, self.shared = regime.optimizer(self.theirs), regime.optimizer(self.ours)
-        self.flat = FlatRAdam(self.shared, [regime.cycle(n, STEPS) for n in range(STEPS)], compiled=False)
+        self.flat = FlatRAdam(self.shared, [regime.cycle(n, STEPS) for n in range(STEPS)])
 
     def give_gradients(self) -> None:
         for p, q in zip(self.theirs.parameters(), self.ours.parameters(), strict=True):
@@ -94,7 +94,7 @@ def test_each_goes_on_from_the_other() -> None:
     assert states[0]["state"].keys() == states[1]["state"].keys()
     pair.torchs.load_state_dict(states[1])
     pair.shared.load_state_dict(states[0])
-    pair.flat = FlatRAdam(pair.shared, [pair.regime.cycle(n, STEPS) for n in range(STEPS)], compiled=False)
+    pair.flat = FlatRAdam(pair.shared, [pair.regime.cycle(n, STEPS) for n in range(STEPS)])
     for n in range(20, 60):
         pair.step(n)
     assert pair.distance() < 4
@@ -116,7 +116,7 @@ def test_torch_steps_on_the_state_that_is_in_one_piece() -> None:
 def test_a_parameter_without_a_gradient_stays() -> None:
     network = made(torch.float32)
     optimizer = Regime().optimizer(network)
-    flat = FlatRAdam(optimizer, [(0.1, 0.9)] * 9, compiled=False)
+    flat = FlatRAdam(optimizer, [(0.1, 0.9)] * 9)
     before = [p.detach().clone() for p in network.parameters()]
     for n in range(9):
         for p in list(network.parameters())[1:]:

@@ -124,8 +124,8 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
         seen.add((tile.ALONE, tile.DOT, tile.WIDE, tile.W_I, tile.PACKED))
         return tile
 
-    def moments(sizes: Any, *others: Any) -> bool:
-        if chosen := by_moments(sizes, *others):
+    def moments(plan: Any, sizes: Any, *others: Any) -> bool:
+        if chosen := by_moments(plan, sizes, *others):
             seen.add((sizes.packed,))
         return chosen
 

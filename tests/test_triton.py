@@ -1,5 +1,8 @@
 """Fused kernels as a user meets them, under the interpreter where there is no GPU: small shapes there."""
 
+import os
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +18,11 @@ from capsroute.routing import pick
 from capsroute.routing import triton as kernels
 from capsroute.routing.agreement import Quadratic
 from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs, over_budget, run, shuffle
+from conftest import ROOT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHARED, FIXED = Shape(2, 21, 5, 2, 3, 2), Shape(2, 7, 3, 2, 3, 2, fixed_inp=True)
-FORMS = {"moments": kernels.Enough(0, 2, 1), "votes": kernels.Enough(2**30)}
+FORMS = {"moments": kernels.Enough(0, 2, 1, gaussian=False), "votes": kernels.Enough(2**30)}
 """From when on moments serve, to have the one form or the other."""
 pytestmark = pytest.mark.filterwarnings(
     "ignore:overflow encountered:RuntimeWarning"
@@ -237,3 +241,13 @@ def test_what_is_not_a_number_shows_in_its_sample_alone(form: str, name: str) ->
         assert torch.equal(one.isnan(), other.isnan())
         assert one[0].isnan().all()
         assert one[1].isfinite().all()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="kernels are compiled by all other tests")
+def test_every_kernel_translates_as_for_a_gpu() -> None:
+    """Which the interpreter does not tell."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, ROOT / "tests/kernel_ir.py"]
+    done = subprocess.run(command, env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr[-2000:]
+    assert "several chunks" in done.stdout

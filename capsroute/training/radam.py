@@ -1,9 +1,10 @@
 """RAdam as torch has it, in a form that a CUDA graph can hold: what changes from step to step lies on the device.
 
-torch's own reads rate, momentum and the number of the step on the host, which a graph would freeze.
+torch's own reads rate, momentum and the number of the step on the host, which a graph would freeze. It is not compiled,
+which would round differently: a captured run is to have the very losses of a plain one.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -43,21 +44,20 @@ class FlatRAdam:
     counts of steps lie on the host; `count` brings them up to date.
     """
 
-    def __init__(self, optimizer: torch.optim.RAdam, schedule: Iterable[tuple[float, float]], *, compiled: bool):
+    def __init__(self, optimizer: torch.optim.RAdam, schedule: Iterable[tuple[float, float]]):
         (group,) = optimizer.param_groups
         self.optimizer, self.params, self.eps, self.beta2 = optimizer, group["params"], group["eps"], group["betas"][1]
         prime(optimizer)
         self.avg, self.avg_sq = (self._in_one(name) for name in ("exp_avg", "exp_avg_sq"))
         numbers = [step_sizes(lr, beta1, self.beta2, n + 1) for n, (lr, beta1) in enumerate(schedule)]
         self.sizes = torch.tensor(numbers, dtype=torch.float64).to(self.avg)  # [steps, 3]
-        self.descend: Callable[..., Tensor] = torch.compile(descend, dynamic=False) if compiled else descend
 
     @torch.no_grad()
     def step(self, number: Tensor) -> None:
         """The step of that number [1], counted from 0, from the gradients that the parameters have."""
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
         grad = torch.cat([in_line(g, p) for g, p in zip(grads, self.params, strict=True)])
-        far = self.descend(self.avg, self.avg_sq, grad, self.sizes, number, self.beta2, self.eps)
+        far = descend(self.avg, self.avg_sq, grad, self.sizes, number, self.beta2, self.eps)
         torch._foreach_addcmul_(self.params, self._parts(self.avg), self._parts(far))  # pyright: ignore[reportPrivateImportUsage]
 
     def count(self, steps: int) -> None:

@@ -32,7 +32,6 @@ class Gradients:
         self.fabric, self.network, self.source, self.guided, self.guide = fabric, network, source, guided, guide
         each = batch_size // fabric.world_size
         self.share = slice(fabric.global_rank * each, (fabric.global_rank + 1) * each)
-        self.compiled = compiled  # all around the network: tens of tiny kernels become a few
         self.fetch: Callable[..., tuple] = torch.compile(self.samples, dynamic=False) if compiled else self.samples
         self.loss: Callable[..., tuple] = torch.compile(mixed_loss, dynamic=False) if compiled else mixed_loss
 
@@ -113,7 +112,7 @@ class WholeStep(PlainStep):
     def __post_init__(self) -> None:
         super().__post_init__()
         schedule = [self.regime.cycle(n, self.steps) for n in range(self.steps)]
-        self.radam = FlatRAdam(self.optimizer, schedule, compiled=self.gradients.compiled)
+        self.radam = FlatRAdam(self.optimizer, schedule)
 
     def descend(self) -> None:
         self.radam.step(self.at[1:])

@@ -34,12 +34,14 @@ MOST_OUTPUTS = 64
 class Enough(NamedTuple):
     """What moments need: their form keeps two bits less, which long sums make up, and multiplies 16 outputs at once.
 
-    Outputs of few numbers come to lie close together; how close, squares cannot tell, for they cancel.
+    Outputs of few numbers come to lie close together; how close, squares cannot tell, for they cancel. Logits of
+    k-means, which no variance divides, take more digits.
     """
 
     pairs: int = 2**18  # of inputs and outputs
     outputs: int = 16
-    numbers: int = 4  # of an output capsule
+    numbers: int = 16  # of an output capsule
+    gaussian: bool = True  # and no other agreement
 
 
 ENOUGH = Enough()
@@ -121,12 +123,13 @@ class Runner(Protocol):
         ...
 
 
-def by_moments(sizes: Sizes, shapes: Sequence[Sequence[int]], enough: Enough) -> bool:
+def by_moments(plan: Plan, sizes: Sizes, shapes: Sequence[Sequence[int]], enough: Enough) -> bool:
     """Whether the moment form serves, and so does better."""
     s = sizes
     small = s.d <= LONGEST_ROW and power(s.c) * power(s.d) <= MOST_NUMBERS and s.j <= MOST_OUTPUTS
     many = s.b * s.i * s.j >= max(1, enough.pairs) and s.j >= enough.outputs and s.c * s.h >= enough.numbers
-    return small and many and all(shape[0] == 1 for shape in shapes)
+    shared = all(shape[0] == 1 for shape in shapes)
+    return small and many and shared and (plan.gaussian or not enough.gaussian)
 
 
 def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any]) -> Runner:
@@ -148,7 +151,7 @@ def settled(
     enough: Enough,
 ) -> Runner:
     """Likewise; both forms need Triton, which is not imported before."""
-    if by_moments(sizes, shapes, enough):
+    if by_moments(plan, sizes, shapes, enough):
         from .moments_host import runner
 
         return runner(plan, sizes, shapes, dtypes, device)

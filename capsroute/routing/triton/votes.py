@@ -158,10 +158,10 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
             b_DEE += b_DxE * b_E
         else:
             for pid_v in range(T.CHUNKS):
-                b_V = votes(inp, layer, rows, cols, pid_j, pid_v, T)
+                b_own = votes(inp, layer, rows, cols, pid_j, pid_v, T)
                 b_old = b_base if FIRST else load_mu_p(models, model, before, cols, pid_v, T)[0]
-                b_mid = centre(b_D, b_V, b_old)
-                b_E = b_V - b_mid[None, :, :]
+                b_mid = centre(b_D, b_own, b_old)
+                b_E = b_own - b_mid[None, :, :]
                 b_DxE = b_D[:, None, :] * b_E
                 b_DE_sum, b_DEE_sum = tl.sum(b_DxE.to(tl.float64), 0), tl.sum((b_DxE * b_E).to(tl.float64), 0)
                 b_DE_sum, b_DEE_sum = from_base(tl.sum(b_D.to(tl.float64), 0), b_DE_sum, b_DEE_sum, b_mid, b_old)

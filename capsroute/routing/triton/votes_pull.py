@@ -20,6 +20,7 @@ from .votes_tile import (
     clear,
     columns_of,
     distances,
+    in_two,
     load_all,
     load_betas,
     load_mu_p,
@@ -38,6 +39,7 @@ class Pulls(NamedTuple):
 
     a: Any  # [t, b, j]
     D: Any  # with those of the scores, where inputs share both betas, [t, b, j]
+    D_rest: Any  # what float32 loses of it
     D_E: Any  # [t, b, j, v]
     D_EE: Any  # [t, b, j, v]
     dot: Any  # sum_j R dD_use, where outputs take more than one tile, [t, n]
@@ -116,7 +118,9 @@ def model_backward(inp, layer, cut, models, pulls, backs, grads, t, pid_b, pid_m
             b_dB = (b_out * b_D[:, None] - T.EPS * (b_dmu - b_skew)) / b_used[:, None]
             tl.store(pulls.B + o_mu, b_dB, mask=m_v)
     tl.store(pulls.a + here, b_da.to(tl.float32), mask=m_j)
-    tl.store(pulls.D + here, b_dD.to(tl.float32), mask=m_j)
+    b_dD, b_rest = in_two(b_dD)
+    tl.store(pulls.D + here, b_dD, mask=m_j)
+    tl.store(pulls.D_rest + here, b_rest, mask=m_j)
     tl.store(pulls.use + here, b_da * b_D, mask=m_j)
     tl.store(pulls.ign + here, -b_da * tl.load(models.D_ign + here, mask=m_j, other=0.0), mask=m_j)
 
@@ -124,7 +128,8 @@ def model_backward(inp, layer, cut, models, pulls, backs, grads, t, pid_b, pid_m
 @triton.jit
 def share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T: tl.constexpr):
     """The gradients of D_use, `[I, J]`; takes the votes where one chunk holds them all."""
-    b_dD = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32) + load_one(pulls.D, here, cols, 0.0)[None, :]
+    # what all inputs share comes last and in two parts, lest all are off by the same: sums over inputs cancel
+    b_dD = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32) + load_one(pulls.D_rest, here, cols, 0.0)[None, :]
     if T.OWN:
         b_use, b_ign = load_betas(inp, layer, rows, cols, T)
         b_dD += load_one(pulls.a, here, cols, 0.0)[None, :] * (b_use + b_ign)
@@ -134,7 +139,7 @@ def share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T: t
         b_dE = load_all(pulls.D_E, here, cols, pid_v, T)[None, :, :]
         b_dEE = load_all(pulls.D_EE, here, cols, pid_v, T)[None, :, :]
         b_dD += tl.sum((b_dE + b_dEE * b_E) * b_E, 1)
-    return b_dD
+    return b_dD + load_one(pulls.D, here, cols, 0.0)[None, :]
 
 
 @triton.jit

@@ -33,7 +33,7 @@ def rooms(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> Rooms:
     each, whole, inputs = single(t, *one), single(t, *all_), single(t if T.WIDE else 0, n)
     each_sum, whole_sum = double(t, *one), double(t, *all_)
     models = Models(each, whole, whole, each, each, inputs, inputs, each_sum, each_sum, whole_sum, whole_sum)
-    pulls = Pulls(each, each, whole, whole, inputs, each_sum, each_sum, whole_sum)
+    pulls = Pulls(each, each, each, whole, whole, inputs, each_sum, each_sum, whole_sum)
     each_slot, whole_slot = double(cut.slots, *one), double(cut.slots, *all_)
     n_slices = cut.slices if T.WIDE else 0
     own, slices = double(cut.slots if T.OWN else 0, *one), double(n_slices, n)

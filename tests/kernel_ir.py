@@ -1,0 +1,100 @@
+"""Translates the kernels of some cases as for a GPU, up to Triton's own language: `python tests/kernel_ir.py`.
+
+The interpreter does not mind a name that is a number here and a tensor there; the compiler does.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+
+from capsroute.routing.triton import moments_host, votes_host
+from capsroute.routing.triton.launch import Launch
+from capsroute.routing.triton.sizes import Plan, Sizes
+from capsroute.testing import Shape
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32", torch.int64: "i64"}
+CHUNKS = {
+    "several chunks": Shape(2, 700, 60, 4, 3, 4),
+    "several chunks, own weights": Shape(2, 90, 150, 3, 5, 6, fixed_inp=True),
+    "products, several chunks": Shape(2, 40, 5, 2, 33, 4),
+}
+
+
+def type_of(arg: Any) -> Any:
+    """Of an argument, in Triton's words."""
+    if isinstance(arg, tuple):
+        return type(arg)(*map(type_of, arg)) if hasattr(arg, "_fields") else tuple(map(type_of, arg))
+    if isinstance(arg, Tensor):
+        return f"*{TYPES[arg.dtype]}"
+    return "fp32" if isinstance(arg, float) else "i32"
+
+
+def translate(launch: Launch, pieces: list[Any]) -> None:
+    """One kernel."""
+    signature, constants = {}, {}
+    for place, (param, arg) in enumerate(zip(launch.kernel.params, launch.arguments(pieces), strict=True)):
+        signature[param.name] = "constexpr" if param.is_constexpr else type_of(arg)
+        if param.is_constexpr:
+            constants[place,] = arg
+    backend: Any = make_backend(TARGET)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    options = backend.parse_options(launch.options)
+    functions, modules = backend.get_codegen_implementation(options), backend.get_module_map()
+    ASTSource(launch.kernel, signature, constants, {}).make_ir(TARGET, options, functions, modules, context)
+
+
+def both(run: Any, like: dict[str, Tensor], shape: Shape) -> None:
+    """Kernels of both passes; a shape's tensors need not have numbers."""
+    votes = isinstance(run, votes_host.Runner)
+    given = [like[name] for name in ("a_inp", "mu_inp", "mu_inp", "W", "B", "beta_use", "beta_ign")]
+    one, all_ = (shape.batch, shape.n_out), (shape.batch, shape.n_out, shape.d_cov, shape.d_out)
+    outs = [torch.empty(one), torch.empty(all_), torch.empty(all_)]
+    if votes:
+        saved, fwd, bwd = (layout.make(given[3]) for layout in run.how.rooms[:3])
+        count = [torch.empty(1, dtype=torch.int32)]
+        passes = [([] if run.how.tile.ALONE else count) + [*given, fwd, saved, *outs]]
+        passes += [[*count, *given, saved, bwd, *outs, *given[:2], *given[3:]]]
+    else:
+        saved, fwd, bwd = (layout.make(given[3]) for layout in (run.saved, run.scratch, run.back))
+        passes = [[*given, *outs, fwd, saved], [*given, *outs, *given[:2], *given[3:], saved, bwd]]
+    for each, tensors in zip((run.run_fwd, run.run_bwd), passes, strict=True):
+        for launch in each.launches:
+            translate(launch, each.pieces(tensors))
+
+
+def main() -> None:
+    votes_host.programs_at_once = moments_host.programs_at_once = lambda _, per_core: 132 * per_core
+    single, device = (torch.float32, torch.float32), torch.device("cpu")
+    sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+    forms = import_module("every_form")
+    for name, shape in (forms.BY_VOTES | CHUNKS | forms.BY_MOMENTS).items():
+        s, i = shape, shape.n_inp if shape.fixed_inp else 1
+        sizes = {
+            "a_inp": (s.batch, s.n_inp), "mu_inp": (s.batch, s.n_inp, s.d_cov, s.d_inp),
+            "W": (i, s.n_out, s.d_inp, s.d_out), "B": (i, s.n_out, s.d_cov, s.d_out),
+            "beta_use": (i, s.n_out), "beta_ign": (i, s.n_out),
+        }  # fmt: skip
+        like, shapes = {key: torch.empty(size) for key, size in sizes.items()}, tuple(sizes.values())[2:]
+        case = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, False)
+        for gaussian in (True, False):
+            plan = Plan(3, gaussian, 1e-5)
+            if name in forms.BY_MOMENTS:
+                run = moments_host.Runner(plan, case, shapes, single, device)
+            else:
+                run = votes_host.Runner(plan, case, s.batch * s.n_inp, shapes, single, device)
+            both(run, like, shape)
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main()
