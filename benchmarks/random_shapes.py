@@ -196,6 +196,7 @@ def main(
     sets: Annotated[int, typer.Option(min=1, help="Sets of sizes that kernels are compiled for.")] = 48,
     groups: Annotated[int, typer.Option(min=1, help="Sizes of each set.")] = 4,
     only: Annotated[int | None, typer.Option(help="Run this seed alone and print its errors.")] = None,
+    again: Annotated[Path | None, typer.Option(help="Run only the groups that failed in this earlier file.")] = None,
     device: Literal["cpu", "cuda"] = "cuda",
     most_votes: Annotated[int, typer.Option(min=1, help="Numbers in a case's votes.")] = 2**18,
     many_pairs: Annotated[int, typer.Option(min=0, help="Pairs in sets of many inputs, 0 for none.")] = 2**18,
@@ -213,7 +214,8 @@ def main(
     seeds: dict[tuple[int, int], list[int]] = defaultdict(list)
     for seed in range(cases):
         seeds[plan.where(seed)].append(seed)
-    asked = [Asked(plan, *where, own, device) for where, own in seeds.items()]
+    failed = None if again is None else {plan.where(f["seeds"][0]) for f in json.loads(again.read_text())["failures"]}
+    asked = [Asked(plan, *where, own, device) for where, own in seeds.items() if failed is None or where in failed]
     about, verdict = origin(device, 0, commit), Verdict(plan)
     clock = Clock(budget_s)
 

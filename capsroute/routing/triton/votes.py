@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .limits import at_least, at_most
+from .limits import at_least, at_most, rounded
 from .votes_pairs import prepare
 from .votes_tile import (
     LOWEST,
@@ -33,7 +33,7 @@ from .votes_tile import (
 )
 from .votes_types import Cut, Inputs, Layer
 
-LOG_2_PI = tl.constexpr(1.8378770664093453)
+LOG_PI = tl.constexpr(1.1447298858494002)
 
 
 class Sums(NamedTuple):
@@ -102,7 +102,7 @@ def join(inp, cut, models, sums, t, pid, n_pids):
 def centre(b_D, b_V, b_base):
     """A tile's mean votes `[V, J]`: squares of distances from there do not cancel, however close together votes lie."""
     b_sum = tl.sum(b_D, 0)[None, :]
-    b_mean = tl.sum(b_D[:, None, :] * b_V, 0) / tl.where(b_sum > 0.0, b_sum, 1.0)
+    b_mean = tl.sum(rounded(b_V, tl.broadcast_to(b_D[:, None, :], b_V.shape)), 0) / tl.where(b_sum > 0.0, b_sum, 1.0)
     return tl.where(b_sum > 0.0, b_mean, b_base)
 
 
@@ -241,8 +241,10 @@ def m_step(inp, layer, cut, sums, models, outs, t, pid_b, pid_m, T: tl.constexpr
         tl.store(outs.mu + o_E, b_mu, mask=m_v & m_last[:, None])
         tl.store(outs.sig2 + o_E, b_sig2.to(tl.float32), mask=m_v & m_last[:, None])
         if T.GAUSSIAN:
-            tl.store(models.p + o_mu, (0.5 / b_sig2).to(tl.float32), mask=m_v)
-            b_log -= 0.5 * tl.sum(tl.where(m_v, tl.log(b_sig2) + LOG_2_PI, 0.0), 1)
+            # where a rounding of precisions counts, it does so in distances and in logarithms, and nearly cancels
+            b_p = (0.5 / b_sig2).to(tl.float32)
+            tl.store(models.p + o_mu, b_p, mask=m_v)
+            b_log -= 0.5 * tl.sum(tl.where(m_v, LOG_PI - tl.log(b_p.to(tl.float64)), 0.0), 1)
     b_log, b_rest = in_two(b_log)
     tl.store(models.log + here, b_log, mask=m_j)
     tl.store(models.log_rest + here, b_rest, mask=m_j)

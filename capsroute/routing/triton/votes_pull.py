@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .limits import rounded
 from .votes_pairs import sigmoid
 from .votes_tile import (
     add_to,
@@ -108,7 +109,7 @@ def model_backward(inp, layer, cut, models, pulls, backs, grads, t, pid_b, pid_m
             b_dsig2 += (2.0 * b_p * b_EE - b_dlog[:, None]) * b_p
             b_dmu *= b_p
         b_out = tl.load(grads.mu + o_E, mask=m_v & m_last[:, None], other=0.0).to(tl.float64)
-        b_dEE = b_dsig2 / b_used[:, None]
+        b_dEE = (b_dsig2 / b_used[:, None]).to(tl.float32).to(tl.float64)  # with the rounding that inputs will see
         b_skew = 2.0 * tl.load(models.D_E + o_mu, mask=m_v, other=0.0) * b_dEE
         b_dE = (b_dmu + b_out - b_skew) / b_used[:, None]
         b_dD -= tl.sum(b_dEE * tl.load(models.D_EE + o_mu, mask=m_v, other=0.0), 1) / b_used
@@ -138,7 +139,7 @@ def share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T: t
         b_E -= load_all(models.mu, here, cols, pid_v, T)[None, :, :]
         b_dE = load_all(pulls.D_E, here, cols, pid_v, T)[None, :, :]
         b_dEE = load_all(pulls.D_EE, here, cols, pid_v, T)[None, :, :]
-        b_dD += tl.sum((b_dE + b_dEE * b_E) * b_E, 1)
+        b_dD += tl.sum(rounded(b_dE + b_dEE * b_E, b_E), 1)
     return b_dD + load_one(pulls.D, here, cols, 0.0)[None, :]
 
 
@@ -155,7 +156,7 @@ def dot_of(inp, pulls, t, rows, b_R, b_dD, T: tl.constexpr):
     if T.WIDE:
         return tl.load(pulls.dot + tl.cast(t, tl.int64) * inp.n + rows.o_n, mask=rows.m_i, other=0.0)
     else:
-        return tl.sum(b_R * b_dD, 1)
+        return tl.sum(rounded(b_R, b_dD), 1)
 
 
 @triton.jit
