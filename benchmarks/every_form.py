@@ -17,9 +17,9 @@ BY_VOTES = {
     "a program a sample": Shape(3, 12, 5, 4, 4, 4, fixed_inp=True),
     "shared weights": Shape(2, 700, 7, 1, 5, 6),
     "own weights": Shape(2, 300, 9, 2, 3, 2, fixed_inp=True),
-    "products": Shape(2, 40, 5, 1, 33, 4),
+    "products": Shape(2, 70, 5, 1, 33, 4),
     "many outputs": Shape(1, 19, 201, 1, 3, 2),
-    "products, many outputs": Shape(2, 37, 150, 1, 20, 4),
+    "products, many outputs": Shape(2, 67, 150, 1, 20, 4),
 }
 BY_MOMENTS = {"moments": Shape(2, 333, 17, 4, 4, 4), "moments of 2x5": Shape(3, 70, 6, 2, 5, 3)}
 PACKED = Shape(1, 211, 5, 4, 4, 4)

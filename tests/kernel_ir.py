@@ -24,7 +24,7 @@ TYPES = {torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", to
 CHUNKS = {
     "several chunks": Shape(2, 700, 60, 4, 3, 4),
     "several chunks, own weights": Shape(2, 90, 150, 3, 5, 6, fixed_inp=True),
-    "products, several chunks": Shape(2, 40, 5, 2, 33, 4),
+    "products, several chunks": Shape(2, 70, 5, 2, 33, 4),
 }
 
 

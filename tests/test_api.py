@@ -101,3 +101,13 @@ def test_sizes_that_are_symbols() -> None:
     traced = make_fx(lambda *args: tuple(route(*args)), tracing_mode="symbolic")(*inputs)
     for found, expected in zip(traced(*other), route(*other), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("impl", ["reference", "blocked"])
+def test_no_inputs_of_which_each_would_have_one_beta_of_its_own(impl: str) -> None:
+    inputs = make_inputs(replace(SHAPE, n_inp=0))
+    inputs["beta_ign"] = inputs["beta_ign"][:0]
+    out = route(**inputs, impl=impl)
+    assert not out.a.any()
+    assert not out.mu.any()
+    assert torch.equal(out.sig2, torch.full_like(out.sig2, 1e-5))

@@ -208,6 +208,17 @@ def test_votes_far_from_zero_and_close_together(knobs: Knobs, n_inp: int, agreem
         assert_close(draw, s, plan=Plan(n_iters, agreement == "gaussian", 1e-5), knobs=knobs)
 
 
+def test_votes_far_from_zero_in_many_tiles_and_chunks() -> None:
+    """What tiles used is added up as exactly as their sums: else the variance is lost again."""
+    s = Shape(1, 150, 4, 1, 3, 4)
+
+    def draw(seed: int) -> dict[str, Tensor]:
+        inputs = drawn(s, seed=seed)
+        return inputs | {"mu_inp": 0.01 * inputs["mu_inp"] + 10}
+
+    assert_close(draw, s, plan=PLAN._replace(n_iters=1), knobs=Knobs(columns=4, alone=0, votes=16))
+
+
 def test_few_inputs_are_not_multiplied_as_halves() -> None:
     def tile(n_inp: int) -> Tile:
         return job(
@@ -219,7 +230,7 @@ def test_few_inputs_are_not_multiplied_as_halves() -> None:
             9,
         )[0]
 
-    assert [tile(n).DOT for n in (1, 15, 16)] == [False, False, True]
+    assert [tile(n).DOT for n in (1, 63, 64)] == [False, False, True]
 
 
 def test_tiles_know_no_numbers_of_samples_inputs_or_outputs() -> None:
@@ -231,7 +242,7 @@ def test_tiles_know_no_numbers_of_samples_inputs_or_outputs() -> None:
         )[0]
 
     assert tile(20, 888, 64) == tile(31, 900, 40)
-    assert tile(8, 1024, 3000) == tile(1, 17, 299)
+    assert tile(8, 1024, 3000) == tile(1, 64, 299)
 
 
 @pytest.mark.parametrize("own", ["", "~W"])

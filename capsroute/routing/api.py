@@ -232,7 +232,7 @@ def _expand(tensors: tuple[Tensor, ...], case: Case) -> Arguments:
     if B.shape[1] != case.n_out:
         B = B.expand(-1, case.n_out, -1, -1)
     if beta_use.shape[0] != beta_ign.shape[0]:
-        n_beta = max(beta_use.shape[0], beta_ign.shape[0])
+        n_beta = a_inp.shape[-1]  # one of them has that many, which may be none
         beta_use, beta_ign = beta_use.expand(n_beta, -1), beta_ign.expand(n_beta, -1)
     return a_inp, mu_inp, W, B, beta_use, beta_ign
 

@@ -128,7 +128,8 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
     o_sum = model_row(inp, pid_s, pid_b) + cols.start
     share = 1.0 / tl.cast(inp.j if FIRST else 1, tl.float64)
     b_f = tl.full([T.BLOCK_I], 0.0, tl.float32)
-    b_use = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
+    # tiles' sums are put together with what tiles used: both must be as exact, or far from zero variances are lost
+    b_use = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float64 if T.CHUNKS > 1 else tl.float32)
     b_a = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float64)
     b_DE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
     b_DEE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)

@@ -38,7 +38,7 @@ class Knobs(NamedTuple):
     alone_numbers: int = 32  # of them that a thread then holds
     columns: int = 128  # outputs times components in a tile, where there is a choice
     most_j: int = 128  # outputs up to which one tile takes them all
-    fewest: int = 16  # inputs from which votes are matrix products, of halves, whose errors only sums make up
+    fewest: int = 64  # inputs from which votes are matrix products, of halves, whose errors only sums make up
     rows: int = 64  # inputs in a tile of these
     wide_columns: int = 64  # columns of these, where outputs take several tiles
     block_d: int = 64  # their steps
