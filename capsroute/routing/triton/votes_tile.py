@@ -277,7 +277,7 @@ def distances(inp, layer, models, model, row, rows, cols, pid_j, b_V, T: tl.cons
     for pid_v in range(T.CHUNKS):
         b_mu, b_p = load_mu_p(models, model, row, cols, pid_v, T)
         b_E = (b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)) - b_mu[None, :, :]
-        far += tl.sum(rounded(b_E * b_E, tl.broadcast_to(b_p[None, :, :], b_E.shape)), 1)
+        far += tl.sum(rounded(b_E, b_E * b_p[None, :, :]), 1)
     return at_most(far, LARGEST)
 
 
