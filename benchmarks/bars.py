@@ -39,7 +39,7 @@ def kernel_headline(rows: list[Row], machine: str, path: str, remarked: bool = F
 
 def bar_table(rows: list[Row]) -> str:
     """A line per bar: what was asked, what is reached captured in a graph and called in two ways, and the memory."""
-    ways = ["captured in a CUDA graph", "called, autograd in the same thread", "called"]
+    ways = ["captured in a CUDA graph", "called in a row", "called and waited for"]
     lines = [["case", "bar", *ways, "peak memory"], ["---"] + ["---:"] * 5]
     for case, bar in BARS.items():
         shape, row = CASES[case], find(rows, case, "triton")
@@ -51,7 +51,7 @@ def bar_table(rows: list[Row]) -> str:
 
 def cells(row: Row, bar: Bar) -> list[str]:
     """Each number, and whether it is within its bar."""
-    measured = row.captured_ms, row.one_thread_ms, row.p50_ms
+    measured = row.captured_ms, row.in_a_row_ms, row.p50_ms
     times = [judged(ms, bar.ms, f"{ms:.4g} ms") if ms else NOT_MEASURED for ms in measured]
     memory = NOT_MEASURED if row.peak_mib is None else judged(row.peak_mib, bar.mib, size(row.peak_mib))
     return [*times, memory]

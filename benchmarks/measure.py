@@ -1,4 +1,4 @@
-"""Measure one rival on one case: time called one by one, time in a CUDA graph, and peak memory."""
+"""Measure one rival on one case: time called and waited for, called in a row, in a CUDA graph; and peak memory."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ from rivals import SEED, bytes_free, bytes_needed, impl_of, make_call, output_we
 
 WARM_UPS = 3
 REPEATS, FEWEST = 50, 5
-EAGER_S, CAPTURED_S = 2.0, 1.0
+EAGER_S, IN_A_ROW_S = 2.0, 1.0
 """Seconds that slow calls may take together, which are repeated less for it."""
 CHECKED_VOTES, FEW_VOTES = 2**20, 2**16
 AT_A_TIME = 16
@@ -69,13 +69,11 @@ def _measure(job: Job) -> Row:
     p20, p50, p80 = np.percentile(eager(call, job.device, repeats), (20, 50, 80)).tolist()
     peak = cuda_peak(call) if on_gpu else None
     row = replace(job.row, p20_ms=p20, p50_ms=p50, p80_ms=p80, peak_mib=peak, returned_mib=returned, repeats=repeats)
-    if on_gpu:
-        with torch.autograd.set_multithreading_enabled(False):  # else the backward pass waits for a thread of its own
-            eager(call, job.device, WARM_UPS)
-            row = replace(row, one_thread_ms=float(np.median(eager(call, job.device, repeats))))
     clean(keep_compiled=True)
-    repeats = max(FEWEST, min(REPEATS, int(1e3 * CAPTURED_S / once)))
-    return replace(row, captured_ms=captured(call, repeats)) if on_gpu else row
+    if not on_gpu:
+        return row
+    repeats = max(FEWEST, min(REPEATS, int(1e3 * IN_A_ROW_S / once)))
+    return replace(row, in_a_row_ms=in_a_row(call, repeats), captured_ms=captured(call, repeats))
 
 
 def eager(call: Callable[[], object], device: str, repeats: int) -> list[float]:
@@ -89,6 +87,18 @@ def eager(call: Callable[[], object], device: str, repeats: int) -> list[float]:
         synchronize()
         times.append(1e3 * (time.perf_counter() - start))
     return times
+
+
+def in_a_row(call: Callable[[], object], repeats: int) -> float:
+    """Median milliseconds on the GPU from one call to the next that nobody waits for, as in training."""
+    call()  # so that the first is not waited for either
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        call()
+        mark.record()
+    torch.cuda.synchronize()
+    return float(np.median([one.elapsed_time(next_) for one, next_ in pairwise(marks)]))
 
 
 def captured(call: Callable[[], object], repeats: int) -> float | None:
@@ -106,15 +116,9 @@ def captured(call: Callable[[], object], repeats: int) -> float | None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             kept = call()
-        graph.replay()
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-        marks[0].record()
-        for mark in marks[1:]:
-            graph.replay()
-            mark.record()
-        torch.cuda.synchronize()
+        median = in_a_row(graph.replay, repeats)
         del kept
-        return float(np.median([one.elapsed_time(next_) for one, next_ in pairwise(marks)]))
+        return median
     except Exception:
         return None
 

@@ -29,7 +29,7 @@ class Row:
     p20_ms: float | None = None
     p50_ms: float | None = None
     p80_ms: float | None = None
-    one_thread_ms: float | None = None
+    in_a_row_ms: float | None = None
     captured_ms: float | None = None
     peak_mib: float | None = None
     returned_mib: float | None = None

@@ -157,7 +157,7 @@ def test_labels_of_lines_keep_apart(bench: Any) -> None:
 
 
 def test_bars_are_met_or_missed_or_not_measured(bench: Any) -> None:
-    fused = row(bench, p50_ms=1.2, one_thread_ms=0.45, captured_ms=0.44, peak_mib=40.0)
+    fused = row(bench, p50_ms=1.2, in_a_row_ms=0.45, captured_ms=0.44, peak_mib=40.0)
     lines = bench("bars").bar_table([fused]).splitlines()
     assert lines[2].endswith("| 0.45 ms, 40 MiB | 0.44 ms, met | 0.45 ms, met | 1.2 ms, missed | 40 MiB, met |")
     assert lines[3].endswith(" | not measured" * 4 + " |")
