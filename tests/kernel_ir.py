@@ -1,9 +1,13 @@
 """Translates the kernels of some cases as for a GPU, up to Triton's own language: `python tests/kernel_ir.py`.
 
-The interpreter does not mind a name that is a number here and a tensor there; the compiler does.
+The interpreter does not mind a name that is a number here and a tensor there; the compiler does. Some are compiled to
+the end: no thread may add its own product, not yet rounded, to what another hands it, for the other would add them the
+other way round, and both go on with sums that differ.
 """
 
+import re
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ import torch
 from torch import Tensor
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, make_backend
+from triton.compiler import ASTSource, compile, make_backend
 
 from capsroute.routing.triton import moments_host, votes_host
 from capsroute.routing.triton.launch import Launch
@@ -27,6 +31,9 @@ CHUNKS = {
 }
 
 
+COMPILED = ("a program a sample", "shared weights", "own weights", "several chunks", "several chunks, own weights", "products", "products, several chunks", "many outputs", "products, many outputs", "moments", "moments of 2x5")
+
+
 def type_of(arg: Any) -> Any:
     """Of an argument, in Triton's words."""
     if isinstance(arg, tuple):
@@ -36,23 +43,37 @@ def type_of(arg: Any) -> Any:
     return "fp32" if isinstance(arg, float) else "i32"
 
 
-def translate(launch: Launch, pieces: list[Any]) -> None:
-    """One kernel."""
+def source(launch: Launch, pieces: list[Any]) -> ASTSource:
+    """Of a kernel and its arguments."""
     signature, constants = {}, {}
     for place, (param, arg) in enumerate(zip(launch.kernel.params, launch.arguments(pieces), strict=True)):
         signature[param.name] = "constexpr" if param.is_constexpr else type_of(arg)
         if param.is_constexpr:
             constants[place,] = arg
+    return ASTSource(launch.kernel, signature, constants, {})
+
+
+def translate(launch: Launch, pieces: list[Any]) -> None:
+    """One kernel."""
     backend: Any = make_backend(TARGET)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     options = backend.parse_options(launch.options)
     functions, modules = backend.get_codegen_implementation(options), backend.get_module_map()
-    ASTSource(launch.kernel, signature, constants, {}).make_ir(TARGET, options, functions, modules, context)
+    source(launch, pieces).make_ir(TARGET, options, functions, modules, context)
 
 
-def both(run: Any, like: dict[str, Tensor], shape: Shape) -> None:
+def compile_alike(launch: Launch, pieces: list[Any]) -> None:
+    """One kernel, whose threads must come to the same sums."""
+    ptx = compile(source(launch, pieces), target=TARGET, options=launch.options).asm["ptx"]
+    handed = set(re.findall(r"shfl\.sync\S+\s+(%\w+)", ptx))
+    added = re.findall(r"fma\.rn\.f32\s+%\w+, %\w+, %\w+, (%\w+);", ptx)
+    assert handed, "no thread hands another anything: is this still how sums are compiled?"
+    assert not handed & set(added), f"{launch.kernel.__name__} adds products to what threads hand each other"
+
+
+def both(run: Any, like: dict[str, Tensor], shape: Shape, use: Callable[[Launch, list[Any]], None]) -> None:
     """Kernels of both passes; a shape's tensors need not have numbers."""
     votes = isinstance(run, votes_host.Runner)
     given = [like[name] for name in ("a_inp", "mu_inp", "mu_inp", "W", "B", "beta_use", "beta_ign")]
@@ -68,7 +89,7 @@ def both(run: Any, like: dict[str, Tensor], shape: Shape) -> None:
         passes = [[*given, *outs, fwd, saved], [*given, *outs, *given[:2], *given[3:], saved, bwd]]
     for each, tensors in zip((run.run_fwd, run.run_bwd), passes, strict=True):
         for launch in each.launches:
-            translate(launch, each.pieces(tensors))
+            use(launch, each.pieces(tensors))
 
 
 def main() -> None:
@@ -91,7 +112,7 @@ def main() -> None:
                 run = moments_host.Runner(plan, case, shapes, single, device)
             else:
                 run = votes_host.Runner(plan, case, s.batch * s.n_inp, shapes, single, device)
-            both(run, like, shape)
+            both(run, like, shape, compile_alike if name in COMPILED else translate)
         print(name, flush=True)
 
 

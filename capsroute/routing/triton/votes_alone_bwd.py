@@ -12,10 +12,9 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .limits import rounded
 from .votes_bwd import Share, reduce_params
 from .votes_pairs import sigmoid
-from .votes_pull import assigned, model_backward, share_backward
+from .votes_pull import assigned, logit_backward, model_backward, share_backward
 from .votes_push import Parts, push
 from .votes_tile import (
     chunk,
@@ -38,7 +37,7 @@ def alone_lose(inp, layer, models, pulls, backs, t, pid_b, rows, cols, b_V, b_dD
     before = model_row(inp, t - 1, pid_b)
     model = model_of(models, before, cols, T)
     b_R = assigned(inp, layer, models, model, t, before, rows, cols, 0, b_V, T)
-    b_dl = rows.f[:, None] * b_R * (b_dD - tl.sum(rounded(b_R, b_dD), 1)[:, None])
+    b_dl = logit_backward(inp, pulls, t, rows, b_R, b_dD, T)
     b_E = b_V - model.mu[None, :, :]
     b_lxE = b_dl[:, None, :] * b_E
     row = tl.cast(pid_b, tl.int64) * inp.j

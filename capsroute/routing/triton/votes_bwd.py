@@ -15,7 +15,7 @@ import triton.language as tl
 
 from .grid import wait_for_all
 from .votes_pairs import LARGEST_X, prepare, sigmoid
-from .votes_pull import assigned, dot_of, find_dot, join_dot, lose, model_backward, share_backward
+from .votes_pull import assigned, find_dot, join_dot, logit_backward, lose, model_backward, share_backward
 from .votes_push import add_W, clear_all, push
 from .votes_tile import (
     add_to,
@@ -58,7 +58,7 @@ def forces(
         b_dl = 0.0
     else:
         b_R = assigned(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, T)
-        b_dl = rows.f[:, None] * b_R * (b_dD - dot_of(inp, pulls, t, rows, b_R, b_dD, T)[:, None])
+        b_dl = logit_backward(inp, pulls, t, rows, b_R, b_dD, T)
     b_df += b_R * b_dD - b_da * load_beta(layer.ign, rows, cols, inp.j, T.IGN_I, T.IGN_J)
     b_D = rows.f[:, None] * b_R
     o_beta = (tl.cast(pid_g, tl.int64) * inp.i + rows.o_i)[:, None] * inp.j + (cols.start + cols.o_j)[None, :]

@@ -151,12 +151,16 @@ def assigned(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, T: tl
 
 
 @triton.jit
-def dot_of(inp, pulls, t, rows, b_R, b_dD, T: tl.constexpr):
-    """`sum_j R dD_use`, `[I]`."""
+def logit_backward(inp, pulls, t, rows, b_R, b_dD, T: tl.constexpr):
+    """The gradients of logits, `[I, J]`."""
     if T.WIDE:
-        return tl.load(pulls.dot + tl.cast(t, tl.int64) * inp.n + rows.o_n, mask=rows.m_i, other=0.0)
+        b_dot = tl.load(pulls.dot + tl.cast(t, tl.int64) * inp.n + rows.o_n, mask=rows.m_i, other=0.0)
+        b_dD -= b_dot[:, None]
     else:
-        return tl.sum(rounded(b_R, b_dD), 1)
+        # once more with what is left: roundings of what all outputs have alike, alike in many inputs, would add up
+        for _ in tl.static_range(2):
+            b_dD -= tl.sum(rounded(b_R, b_dD), 1)[:, None]
+    return rows.f[:, None] * b_R * b_dD
 
 
 @triton.jit
@@ -205,7 +209,7 @@ def lose(inp, layer, cut, models, pulls, backs, t, pid_b, pid_s, pid_j, T: tl.co
         b_V = votes(inp, layer, rows, cols, pid_j, 0, T) if T.CHUNKS == 1 else 0
         b_dD = share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T)
         b_R = assigned(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, T)
-        b_dl = rows.f[:, None] * b_R * (b_dD - dot_of(inp, pulls, t, rows, b_R, b_dD, T)[:, None])
+        b_dl = logit_backward(inp, pulls, t, rows, b_R, b_dD, T)
         b_log += b_dl
         for pid_v in range(T.CHUNKS):
             b_E = b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)

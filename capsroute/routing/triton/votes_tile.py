@@ -301,6 +301,8 @@ def assign(inp, models, model, t, rows, far, T: tl.constexpr):
         b_sum = tl.load(models.all + o_t, mask=rows.m_i, other=1.0)
         b_R = powers(far, model, b_top)
     else:
+        if not T.GAUSSIAN:  # distances to similar outputs cancel, and leave all digits to the scores
+            far -= tl.min(tl.where(model.log[None, :] > LOWEST, far, LARGEST), 1)[:, None]
         b_R = powers(far, model, tl.max(model.log[None, :] - far, 1))
         b_sum = tl.sum(b_R, 1)
     return tl.where(b_R == b_sum[:, None], 1.0, b_R * tl.div_rn(1.0, b_sum)[:, None])
