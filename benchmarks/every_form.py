@@ -17,7 +17,7 @@ BY_VOTES = {
     "a program a sample": Shape(3, 12, 5, 4, 4, 4, fixed_inp=True),
     "shared weights": Shape(2, 700, 7, 1, 5, 6),
     "own weights": Shape(2, 300, 9, 2, 3, 2, fixed_inp=True),
-    "several chunks": Shape(2, 90, 60, 4, 3, 4),
+    "several chunks": Shape(2, 90, 5, 2, 3, 17),
     "products": Shape(2, 70, 5, 1, 33, 4),
     "many outputs": Shape(1, 19, 201, 1, 3, 2),
     "products, many outputs": Shape(2, 67, 150, 1, 20, 4),

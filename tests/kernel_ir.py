@@ -1,7 +1,7 @@
-"""Translates the kernels of some cases as for a GPU, up to Triton's own language: `python tests/kernel_ir.py`.
+"""Translates the kernels of some cases as for a GPU, which none needs for it: `python tests/kernel_ir.py`.
 
-The interpreter does not mind a name that is a number here and a tensor there; the compiler does. Some are compiled to
-the end: no thread may add its own product, not yet rounded, to what another hands it, for the other would add them the
+The interpreter does not mind a name that is a number here and a tensor there; the compiler does. Some kernels go on to
+PTX: no thread may add its own product, not yet rounded, to what another hands it, for the other would add them the
 other way round, and both go on with sums that differ.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, compile, make_backend
+from triton.compiler import ASTSource, make_backend
 
 from capsroute.routing.triton import moments_host, votes_host
 from capsroute.routing.triton.launch import Launch
@@ -29,9 +29,8 @@ CHUNKS = {
     "several chunks, own weights": Shape(2, 90, 150, 3, 5, 6, fixed_inp=True),
     "products, several chunks": Shape(2, 70, 5, 2, 33, 4),
 }
-
-
-COMPILED = ("a program a sample", "shared weights", "own weights", "several chunks", "several chunks, own weights", "products", "products, several chunks", "many outputs", "products, many outputs", "moments", "moments of 2x5")
+TO_PTX = {("a program a sample", True), ("several chunks", False), ("moments", True)}
+"""By name, and whether agreement is Gaussian."""
 
 
 def type_of(arg: Any) -> Any:
@@ -43,30 +42,31 @@ def type_of(arg: Any) -> Any:
     return "fp32" if isinstance(arg, float) else "i32"
 
 
-def source(launch: Launch, pieces: list[Any]) -> ASTSource:
-    """Of a kernel and its arguments."""
+def translate(launch: Launch, pieces: list[Any], last: str = "ttir") -> Any:
+    """One kernel, stage by stage up to this one."""
     signature, constants = {}, {}
     for place, (param, arg) in enumerate(zip(launch.kernel.params, launch.arguments(pieces), strict=True)):
         signature[param.name] = "constexpr" if param.is_constexpr else type_of(arg)
         if param.is_constexpr:
             constants[place,] = arg
-    return ASTSource(launch.kernel, signature, constants, {})
-
-
-def translate(launch: Launch, pieces: list[Any]) -> None:
-    """One kernel."""
     backend: Any = make_backend(TARGET)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     options = backend.parse_options(launch.options)
     functions, modules = backend.get_codegen_implementation(options), backend.get_module_map()
-    source(launch, pieces).make_ir(TARGET, options, functions, modules, context)
+    source: Any = ASTSource(launch.kernel, signature, constants, {})
+    module = source.make_ir(TARGET, options, functions, modules, context)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, options, source.language)
+    for name in list(stages)[: list(stages).index(last) + 1]:
+        module = stages[name](module, {"target": TARGET, **vars(options)})
+    return module
 
 
-def compile_alike(launch: Launch, pieces: list[Any]) -> None:
+def translate_alike(launch: Launch, pieces: list[Any]) -> None:
     """One kernel, whose threads must come to the same sums."""
-    ptx = compile(source(launch, pieces), target=TARGET, options=launch.options).asm["ptx"]
+    ptx = translate(launch, pieces, "ptx")
     handed = set(re.findall(r"shfl\.sync\S+\s+(%\w+)", ptx))
     added = re.findall(r"fma\.rn\.f32\s+%\w+, %\w+, %\w+, (%\w+);", ptx)
     assert handed, "no thread hands another anything: is this still how sums are compiled?"
@@ -88,7 +88,7 @@ def both(run: Any, like: dict[str, Tensor], shape: Shape, use: Callable[[Launch,
         saved, fwd, bwd = (layout.make(given[3]) for layout in (run.saved, run.scratch, run.back))
         passes = [[*given, *outs, fwd, saved], [*given, *outs, *given[:2], *given[3:], saved, bwd]]
     for each, tensors in zip((run.run_fwd, run.run_bwd), passes, strict=True):
-        for launch in each.launches:
+        for launch in {(id(one.kernel), one.key): one for one in each.launches}.values():
             use(launch, each.pieces(tensors))
 
 
@@ -112,7 +112,7 @@ def main() -> None:
                 run = moments_host.Runner(plan, case, shapes, single, device)
             else:
                 run = votes_host.Runner(plan, case, s.batch * s.n_inp, shapes, single, device)
-            both(run, like, shape, compile_alike if name in COMPILED else translate)
+            both(run, like, shape, translate_alike if (name, gaussian) in TO_PTX else translate)
         print(name, flush=True)
 
 

@@ -7,6 +7,7 @@
 import triton
 import triton.language as tl
 
+from .limits import rounded
 from .moments import NUMBERS
 from .moments_model import (
     along_features,
@@ -279,7 +280,7 @@ def first_sums_bwd(
                 b_next = turn(b_x, 2, D, BLOCK_I, X, BLOCK_D) * g_2
                 b_back = turn(b_x * g_2, D - 2, D, BLOCK_I, X, BLOCK_D)
                 b_half, b_dx = b_half + b_next, b_dx + b_next + b_back
-            b_df = tl.sum(b_half * b_x, 1) + b_base
+            b_df = tl.sum(rounded(b_half, b_x), 1) + b_base
             b_dx = b_dx * (b_f * b_scale)[:, None]
             m_i = i < n
             at_x = start * (C * D) + i[:, None] * (C * D) + place(o_x, D, BLOCK_D)[None, :]
