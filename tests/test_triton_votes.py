@@ -281,6 +281,29 @@ def test_inputs_of_a_single_output_give_its_logits_no_gradient(knobs: Knobs) -> 
     assert_close(draw, s, knobs=knobs)
 
 
+@pytest.mark.parametrize("knobs", [WHOLE, SHARED, NARROW], ids=["alone", "shared", "narrow"])
+def test_outputs_that_only_scores_tell_apart(knobs: Knobs) -> None:
+    """Far votes, the same for all outputs: distances, thousands of units, leave no digit of what scores say."""
+    s = Shape(1, 30, 5, 2, 3, 4)
+    inputs = drawn(s, "~W beta_use beta_ign")
+    inputs |= {"mu_inp": 30 * inputs["mu_inp"], "B": torch.zeros_like(inputs["B"])}
+    plan = PLAN._replace(gaussian=False)
+    exact, found = run_reference(inputs, s, plan, None, torch.float64), run_kernels(inputs, s, plan, None, knobs)
+    assert distance(found["mu"], exact["mu"]) < 4 * 2**-23 * size(exact["mu"])
+
+
+@pytest.mark.parametrize("knobs", [SHARED, NARROW._replace(most_j=128)], ids=["shared", "chunks"])
+def test_gradients_that_outputs_have_alike_leave_no_roundings(knobs: Knobs) -> None:
+    """Nearly all of every input belongs to one output, so that little is left of gradients of logits, in all alike."""
+    s = Shape(1, 700, 2, 1, 1, 1)
+    inputs = drawn(s, "~W")
+    inputs |= {"a_inp": torch.full_like(inputs["a_inp"], 40.0), "B": torch.zeros_like(inputs["B"])}
+    inputs["beta_use"] = torch.tensor([[0.5, -0.022]], device=DEVICE)
+    inputs["beta_ign"] = torch.tensor([[0.5, 0.022]], device=DEVICE)
+    exact, found = run_reference(inputs, s, PLAN, None, torch.float64), run_kernels(inputs, s, PLAN, None, knobs)
+    assert distance(found["dbeta_use"], exact["dbeta_use"]) < 4 * 2**-23 * size(exact["dbeta_use"])
+
+
 @pytest.mark.parametrize("name", [name for name, s in SHAPES.items() if s.fixed_inp or s.d_inp > 16])
 def test_named_shapes_get_room_and_units_in_bounds(name: str) -> None:
     """On a GPU of 132 multiprocessors: enough to do for all, and no memory of the size of inputs times outputs."""

@@ -23,6 +23,7 @@ from .votes_tile import (
     in_two,
     load_betas,
     load_mu_p,
+    logits,
     model_of,
     model_row,
     powers,
@@ -37,16 +38,17 @@ LOG_PI = tl.constexpr(1.1447298858494002)
 
 
 class Sums(NamedTuple):
-    """Over the inputs of a slot, in float64; distances `E` are counted from the means of the iteration before."""
+    """Over the inputs of a slot, in float64; distances `E` are counted from the means of the iteration before.
+
+    The largest logits are in float32 where agreement is Gaussian.
+    """
 
     f: Any  # [slots, b]
     D_use: Any  # [slots, b, j]
     a: Any  # where betas are each input's own, [slots, b, j]
     D_E: Any  # [slots, b, j, v]
     D_EE: Any  # [slots, b, j, v]
-    top: (
-        Any  # where outputs take more than one tile, likewise below: the largest logit of a slice, [slices, n], float32
-    )
+    top: Any  # where outputs take more than one tile, likewise below: the largest logit of a slice, [slices, n]
     all: Any  # sum of exponentials of a slice's logits less that, [slices, n]
 
 
@@ -64,15 +66,15 @@ def normalise(inp, layer, cut, models, sums, t, pid_b, pid_i, pid_s, T: tl.const
     start, n_inp = span(inp, pid_b, T)
     rows = rows_of(inp, start, n_inp, pid_i, T)
     row = model_row(inp, t - 1, pid_b)
-    b_top = tl.full([T.BLOCK_I], LOWEST, tl.float32)
+    b_top = tl.full([T.BLOCK_I], LOWEST, tl.float32 if T.GAUSSIAN else tl.float64)
     b_sum = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
     for pid_j in range(pid_s, tl.where(pid_i * T.BLOCK_I < n_inp, cut.j_tiles, 0), cut.slices):
         cols = columns_of(inp, layer, pid_j, T)
         model = model_of(models, row, cols, T)
         b_V = votes(inp, layer, rows, cols, pid_j, 0, T) if T.CHUNKS == 1 else 0
         far = distances(inp, layer, models, model, row, rows, cols, pid_j, b_V, T)
-        new = tl.maximum(b_top, tl.max(model.log[None, :] - far, 1))
-        b_sum = b_sum * tl.exp(b_top - new)[:, None] + powers(far, model, new)
+        new = tl.maximum(b_top, tl.max(logits(far, model, T), 1))
+        b_sum = b_sum * tl.exp((b_top - new).to(tl.float32))[:, None] + powers(far, model, new, T)
         b_top = new
     o_n = tl.cast(pid_s, tl.int64) * inp.n + rows.o_n
     tl.store(sums.top + o_n, b_top, mask=rows.m_i)

@@ -32,12 +32,14 @@ def rooms(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> Rooms:
     pairs = Pairs(single(count), x, single(count, s.c), W, single(s.h, j))
     each, whole, inputs = single(t, *one), single(t, *all_), single(t if T.WIDE else 0, n)
     each_sum, whole_sum = double(t, *one), double(t, *all_)
-    models = Models(each, whole, whole, each, each, inputs, inputs, each_sum, each_sum, whole_sum, whole_sum)
+    top = single if T.GAUSSIAN else double
+    top_all = top(t if T.WIDE else 0, n)
+    models = Models(each, whole, whole, each, each, top_all, inputs, each_sum, each_sum, whole_sum, whole_sum)
     pulls = Pulls(each, each, each, whole, whole, inputs, each_sum, each_sum, whole_sum)
     each_slot, whole_slot = double(cut.slots, *one), double(cut.slots, *all_)
     n_slices = cut.slices if T.WIDE else 0
     own, slices = double(cut.slots if T.OWN else 0, *one), double(n_slices, n)
-    sums = Sums(double(cut.slots, s.b), each_slot, own, whole_slot, whole_slot, single(n_slices, n), slices)
+    sums = Sums(double(cut.slots, s.b), each_slot, own, whole_slot, whole_slot, top(n_slices, n), slices)
     backs = Backs(each_slot, whole_slot, whole_slot, slices)
     slices_x = 0 if T.ALONE else share.slices  # no parts where one program has them all
     parts = Parts(

@@ -282,9 +282,22 @@ def distances(inp, layer, models, model, row, rows, cols, pid_j, b_V, T: tl.cons
 
 
 @triton.jit
-def powers(far, model, b_top):
+def logits(far, model, T: tl.constexpr):
+    """`[I, J]`; by k-means in float64: distances may be large, and yet so alike that it is the scores that count."""
+    if T.GAUSSIAN:
+        return model.log[None, :] - far
+    else:
+        return (model.log.to(tl.float64) + model.rest.to(tl.float64))[None, :] - far.to(tl.float64)
+
+
+@triton.jit
+def powers(far, model, b_top, T: tl.constexpr):
     """The exponential of logits less a number of each input, from large parts first, for these cancel."""
-    return tl.exp(at_least((model.log[None, :] - b_top[:, None]) - far + model.rest[None, :], FLOOR))
+    if T.GAUSSIAN:
+        b_less = (model.log[None, :] - b_top[:, None]) - far + model.rest[None, :]
+    else:
+        b_less = (logits(far, model, T) - b_top[:, None]).to(tl.float32)
+    return tl.exp(at_least(b_less, FLOOR))
 
 
 @triton.jit
@@ -299,11 +312,9 @@ def assign(inp, models, model, t, rows, far, T: tl.constexpr):
         o_t = tl.cast(t, tl.int64) * inp.n + rows.o_n
         b_top = tl.load(models.top + o_t, mask=rows.m_i, other=LARGEST)
         b_sum = tl.load(models.all + o_t, mask=rows.m_i, other=1.0)
-        b_R = powers(far, model, b_top)
+        b_R = powers(far, model, b_top, T)
     else:
-        if not T.GAUSSIAN:  # distances to similar outputs cancel, and leave all digits to the scores
-            far -= tl.min(tl.where(model.log[None, :] > LOWEST, far, LARGEST), 1)[:, None]
-        b_R = powers(far, model, tl.max(model.log[None, :] - far, 1))
+        b_R = powers(far, model, tl.max(logits(far, model, T), 1), T)
         b_sum = tl.sum(b_R, 1)
     return tl.where(b_R == b_sum[:, None], 1.0, b_R * tl.div_rn(1.0, b_sum)[:, None])
 

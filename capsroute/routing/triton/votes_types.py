@@ -107,7 +107,7 @@ class Models(NamedTuple):
     p: Any  # the agreement's precisions, [t, b, j, v]
     log: Any  # log f(a) plus the agreement's log-scales, [t, b, j]
     log_rest: Any  # what float32 loses of it
-    top: Any  # the largest logit, where outputs take more than one tile, [t, n]
+    top: Any  # the largest logit, where outputs take more than one tile, [t, n]; by k-means float64
     all: Any  # and the sum of exponentials of logits less that
     D_use: Any  # [t, b, j], float64 as all that follow
     D_ign: Any  # [t, b, j]
