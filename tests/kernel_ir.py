@@ -1,8 +1,9 @@
 """Translates the kernels of some cases as for a GPU, which none needs for it: `python tests/kernel_ir.py`.
 
 The interpreter does not mind a name that is a number here and a tensor there; the compiler does. Some kernels go on to
-PTX: no thread may add its own product, not yet rounded, to what another hands it, for the other would add them the
-other way round, and both go on with sums that differ.
+PTX, for threads that need the same sum must get the same. So no thread may add its own product, not yet rounded, to
+what another hands it: the other would add them the other way round. And no sum over a tile's inputs may be formed
+twice, in two orders.
 """
 
 import re
@@ -42,8 +43,8 @@ def type_of(arg: Any) -> Any:
     return "fp32" if isinstance(arg, float) else "i32"
 
 
-def translate(launch: Launch, pieces: list[Any], last: str = "ttir") -> Any:
-    """One kernel, stage by stage up to this one."""
+def translate(launch: Launch, pieces: list[Any], last: str = "ttir") -> dict[str, str]:
+    """One kernel, stage by stage up to this one, and what each made of it."""
     signature, constants = {}, {}
     for place, (param, arg) in enumerate(zip(launch.kernel.params, launch.arguments(pieces), strict=True)):
         signature[param.name] = "constexpr" if param.is_constexpr else type_of(arg)
@@ -59,14 +60,27 @@ def translate(launch: Launch, pieces: list[Any], last: str = "ttir") -> Any:
     module = source.make_ir(TARGET, options, functions, modules, context)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
+    metadata, texts = {"target": TARGET, **vars(options)}, {}
     for name in list(stages)[: list(stages).index(last) + 1]:
-        module = stages[name](module, {"target": TARGET, **vars(options)})
-    return module
+        module = stages[name](module, metadata)
+        texts[name] = str(module)
+    return texts
+
+
+def sums_of_inputs(text: str) -> int:
+    """Sums over the first of several axes, in float32."""
+    reductions = re.findall(r'"tt\.reduce"[^\n]*axis = (\d)(.*?)\}\) : \(tensor<([^,>]*)', text, re.DOTALL)
+    return sum(
+        axis == "0" and "addf" in how and re.fullmatch(r"\d+(x\d+)+xf32", of) is not None
+        for axis, how, of in reductions
+    )
 
 
 def translate_alike(launch: Launch, pieces: list[Any]) -> None:
     """One kernel, whose threads must come to the same sums."""
-    ptx = translate(launch, pieces, "ptx")
+    texts = translate(launch, pieces, "ptx")
+    assert sums_of_inputs(texts["ttgir"]) <= sums_of_inputs(texts["ttir"]), f"{launch.kernel.__name__} sums twice"
+    ptx = texts["ptx"]
     handed = set(re.findall(r"shfl\.sync\S+\s+(%\w+)", ptx))
     added = re.findall(r"fma\.rn\.f32\s+%\w+, %\w+, %\w+, (%\w+);", ptx)
     assert handed, "no thread hands another anything: is this still how sums are compiled?"

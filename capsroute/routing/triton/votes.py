@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .limits import at_least, at_most
+from .limits import at_least, at_most, rounded
 from .votes_pairs import prepare
 from .votes_tile import (
     LOWEST,
@@ -104,12 +104,13 @@ def join(inp, cut, models, sums, t, pid, n_pids):
 def centre(b_D, b_V, b_base):
     """A tile's mean votes `[V, J]`: squares of distances from there do not cancel, however close together votes lie.
 
-    The compiler may sum twice, in other orders, where results are wanted by other threads: these must not differ, so
-    sums are in float64, and the mean is rounded once.
+    All must count from the same number. Where other threads want a sum too, the compiler may sum twice, in another
+    order, if that is cheap: so both sums are of whole tiles, which it does once and hands on.
     """
-    b_sum = tl.sum(b_D.to(tl.float64), 0)[None, :]
-    b_mean = tl.sum((b_V * b_D[:, None, :]).to(tl.float64), 0) / tl.where(b_sum > 0.0, b_sum, 1.0)
-    return tl.where(b_sum > 0.0, b_mean, b_base.to(tl.float64)).to(tl.float32)
+    b_all = tl.broadcast_to(b_D[:, None, :], b_V.shape)
+    b_sum = tl.sum(b_all, 0)
+    b_mean = tl.sum(rounded(b_V, b_all), 0) / tl.where(b_sum > 0.0, b_sum, 1.0)
+    return tl.where(b_sum > 0.0, b_mean, b_base)
 
 
 @triton.jit
