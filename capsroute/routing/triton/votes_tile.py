@@ -305,8 +305,7 @@ def assign(inp, models, model, t, rows, far, T: tl.constexpr):
     """R, `[I, J]`, the same in both passes.
 
     It has to be exactly one where an input belongs to a single output, for then gradients of logits are exactly zero:
-    precisions, up to half of 1/eps, would make much of a rounding. And shares have to add up to one but for roundings
-    either way, which a plain division on a GPU does not see to: sums over many inputs would make much of that.
+    precisions, up to half of 1/eps, would make much of a rounding.
     """
     if T.WIDE:
         o_t = tl.cast(t, tl.int64) * inp.n + rows.o_n
@@ -316,7 +315,7 @@ def assign(inp, models, model, t, rows, far, T: tl.constexpr):
     else:
         b_R = powers(far, model, tl.max(logits(far, model, T), 1), T)
         b_sum = tl.sum(b_R, 1)
-    return tl.where(b_R == b_sum[:, None], 1.0, b_R * tl.div_rn(1.0, b_sum)[:, None])
+    return tl.where(b_R == b_sum[:, None], 1.0, b_R * (1.0 / b_sum)[:, None])
 
 
 @triton.jit
