@@ -117,15 +117,20 @@ def test_the_verdict_follows_the_rule(bench: Any) -> None:
 
 
 def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Which it starts is all that is asked: other tests run the kernels."""
     from capsroute.routing import triton as kernels
     from capsroute.routing.triton import votes_host
+    from capsroute.routing.triton.launch import Pass
 
     seen: set[tuple[bool, ...]] = set()
+    several: set[bool] = set()
+    started: list[int] = []
     chosen, by_moments = votes_host.choose, kernels.by_moments
 
     def choose(*args: Any) -> Any:
         tile = chosen(*args)
         seen.add((tile.ALONE, tile.DOT, tile.WIDE, tile.W_I, tile.PACKED))
+        several.add(tile.CHUNKS > 1)
         return tile
 
     def moments(plan: Any, sizes: Any, *others: Any) -> bool:
@@ -135,13 +140,17 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
 
     votes_host.job.cache_clear()
     kernels.settled.cache_clear()
+    monkeypatch.setattr(Pass, "start", lambda self, tensors: started.append(len(tensors)))
+    monkeypatch.setattr(votes_host, "run_phases", lambda run, n_phases, tensors: started.append(n_phases))
     monkeypatch.setattr(votes_host, "choose", choose)
     monkeypatch.setattr(kernels, "by_moments", moments)
     monkeypatch.setattr(kernels, "ENOUGH", kernels.ENOUGH)
     bench("every_form").main("cpu")
     every = bench("every_form")
     assert len(capsys.readouterr().out.splitlines()) == 2 * len(every.BY_VOTES | every.BY_MOMENTS) + 2
+    assert len(started) >= 2 * len(every.BY_VOTES | every.BY_MOMENTS) * 2, "forward and backward"
     assert {(False,), (True,)} <= seen  # moments, packed too
+    assert several == {False, True}
     assert {form[:3] for form in seen if len(form) > 1} == {
         (True, False, False), (False, False, False), (False, True, False), (False, False, True), (False, True, True)
     }  # fmt: skip
