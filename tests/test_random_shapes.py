@@ -108,10 +108,6 @@ def test_the_verdict_follows_the_rule(bench: Any) -> None:
     assert failures([{"a": over}] * 11) == []  # too few to judge their mean
     assert failures([{"a": over}] * 12) == ["a: in the mean off by 1.10e+00, may be 1.00e+00"]
     assert failures([{"a": good}, {"a": far}]) == ["a: off by 5.00e+00, may be 1.00e+00"]
-    lost = shapes.Errors(3.0, 2.0, True)  # nothing of it is right in the reference either
-    assert failures([{"a": good}] * 12 + [{"a": lost}]) == []
-    assert failures([{"a": over}] * 12 + [{"a": lost._replace(off=0.0)}]) == failures([{"a": over}] * 12)
-    assert failures([{"a": good}, {"a": lost._replace(off=9.0)}]) == ["a: off by 9.00e+00, may be 2.00e+00"]
     assert failures([{"a": shapes.Errors(float("inf"), 1.0, False)}]) == ["a: not finite"]
     assert failures("its process died") == ["its process died"]
 
