@@ -18,6 +18,7 @@ BY_VOTES = {
     "shared weights": Shape(2, 700, 7, 1, 5, 6),
     "own weights": Shape(2, 300, 9, 2, 3, 2, fixed_inp=True),
     "several chunks": Shape(2, 90, 5, 2, 3, 17),
+    "few inputs in several chunks": Shape(2, 3, 5, 2, 3, 17),
     "products": Shape(2, 70, 5, 1, 33, 4),
     "many outputs": Shape(1, 19, 201, 1, 3, 2),
     "products, many outputs": Shape(2, 67, 150, 1, 20, 4),

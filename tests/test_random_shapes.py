@@ -119,14 +119,14 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
     from capsroute.routing.triton.launch import Pass
 
     seen: set[tuple[bool, ...]] = set()
-    several: set[bool] = set()
+    several: set[tuple[bool, bool]] = set()
     started: list[int] = []
     chosen, by_moments = votes_host.choose, kernels.by_moments
 
     def choose(*args: Any) -> Any:
         tile = chosen(*args)
         seen.add((tile.ALONE, tile.DOT, tile.WIDE, tile.W_I, tile.PACKED))
-        several.add(tile.CHUNKS > 1)
+        several.add((tile.CHUNKS > 1, tile.FEW))
         return tile
 
     def moments(plan: Any, sizes: Any, *others: Any) -> bool:
@@ -146,7 +146,7 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
     assert len(capsys.readouterr().out.splitlines()) == 2 * len(every.BY_VOTES | every.BY_MOMENTS) + 2
     assert len(started) >= 2 * len(every.BY_VOTES | every.BY_MOMENTS) * 2, "forward and backward"
     assert {(False,), (True,)} <= seen  # moments, packed too
-    assert several == {False, True}
+    assert several == {(False, False), (True, False), (True, True)}
     assert {form[:3] for form in seen if len(form) > 1} == {
         (True, False, False), (False, False, False), (False, True, False), (False, False, True), (False, True, True)
     }  # fmt: skip

@@ -304,6 +304,16 @@ def test_gradients_that_outputs_have_alike_leave_no_roundings(knobs: Knobs) -> N
     assert distance(found["dbeta_use"], exact["dbeta_use"]) < 4 * 2**-23 * size(exact["dbeta_use"])
 
 
+def test_gradients_of_few_inputs_are_what_sums_over_outputs_leave() -> None:
+    """An input that hardly counts, with the same votes for all outputs: what one gains by them, others lose."""
+    s = Shape(1, 1, 36, 4, 2, 6)
+    inputs = drawn(s, "~W")
+    inputs |= {"a_inp": torch.full_like(inputs["a_inp"], -60.0), "B": torch.zeros_like(inputs["B"])}
+    exact, found = run_reference(inputs, s, PLAN, None, torch.float64), run_kernels(inputs, s, PLAN, None, WHOLE)
+    for name in ("dmu_inp", "dW"):
+        assert distance(found[name], exact[name]) < 4 * 2**-23 * size(exact[name])
+
+
 @pytest.mark.parametrize("name", [name for name, s in SHAPES.items() if s.fixed_inp or s.d_inp > 16])
 def test_named_shapes_get_room_and_units_in_bounds(name: str) -> None:
     """On a GPU of 132 multiprocessors: enough to do for all, and no memory of the size of inputs times outputs."""

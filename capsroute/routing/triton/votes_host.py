@@ -38,6 +38,7 @@ class Knobs(NamedTuple):
     alone_numbers: int = 32  # of them that a thread then holds
     columns: int = 128  # outputs times components in a tile, where there is a choice
     most_j: int = 128  # outputs up to which one tile takes them all
+    few: int = 4  # inputs up to which components in several chunks have their gradients in float64
     fewest: int = 64  # inputs from which votes are matrix products, of halves, whose errors only sums make up
     rows: int = 64  # inputs in a tile of these
     wide_columns: int = 64  # columns of these, where outputs take several tiles
@@ -131,6 +132,7 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
         WIDE=wide,
         ALONE=alone,
         CHUNKS=chunks,
+        FEW=s.i <= knobs.few and chunks > 1 and not dot and not wide,
         PACKED=s.packed,
         GAUSSIAN=plan.gaussian,
         EPS=plan.eps,

@@ -157,6 +157,8 @@ def logit_backward(inp, pulls, t, rows, b_R, b_dD, T: tl.constexpr):
         b_dot = tl.load(pulls.dot + tl.cast(t, tl.int64) * inp.n + rows.o_n, mask=rows.m_i, other=0.0)
         b_dD -= b_dot[:, None]
     else:
+        if T.FEW:  # where outputs have the same votes, gradients of capsules are but what sums over outputs leave
+            b_R, b_dD = b_R.to(tl.float64), b_dD.to(tl.float64)
         # once more with what is left: roundings of what all outputs have alike, alike in many inputs, would add up
         for _ in tl.static_range(2):
             b_dD -= tl.sum(rounded(b_R, b_dD), 1)[:, None]
@@ -198,7 +200,7 @@ def lose(inp, layer, cut, models, pulls, backs, t, pid_b, pid_s, pid_j, T: tl.co
     here, before = model_row(inp, t, pid_b), model_row(inp, t - 1, pid_b)
     model = model_of(models, before, cols, T)
     o_sum = model_row(inp, pid_s, pid_b) + cols.start
-    b_log = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
+    b_log = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float64 if T.FEW else tl.float32)
     b_lE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
     b_lEE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
     if T.CHUNKS > 1:
