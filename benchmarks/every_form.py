@@ -4,7 +4,7 @@
 """
 
 from itertools import product
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import typer
@@ -15,6 +15,7 @@ from capsroute.testing import Shape, make_inputs
 
 BY_VOTES = {
     "a program a sample": Shape(3, 12, 5, 4, 4, 4, fixed_inp=True),
+    "a program a sample of single numbers": Shape(1, 4000, 2, 1, 1, 1, fixed_inp=True),
     "shared weights": Shape(2, 700, 7, 1, 5, 6),
     "own weights": Shape(2, 300, 9, 2, 3, 2, fixed_inp=True),
     "several chunks": Shape(2, 90, 5, 2, 3, 17),
@@ -41,16 +42,24 @@ def packed(device: str) -> None:
     torch.autograd.grad(out, [a_inp, mu_inp, *params], [torch.ones_like(t) for t in out])
 
 
-def main(device: Literal["cpu", "cuda"] = "cuda") -> None:
+def main(
+    device: Literal["cpu", "cuda"] = "cuda",
+    only: Annotated[str | None, typer.Option(help="Forms, with commas; packed samples then stay out.")] = None,
+) -> None:
     """Run them all, and say which ran."""
+    every = BY_VOTES | BY_MOMENTS
+    if only and (unknown := set(only.split(",")) - set(every)):
+        raise typer.BadParameter(f"expected some of {', '.join(every)}, got {', '.join(sorted(unknown))}")
     for shapes in (BY_VOTES, BY_MOMENTS):
         if shapes is BY_MOMENTS:
             kernels.ENOUGH = kernels.Enough(0, 2, 1, gaussian=False)  # else only many inputs are routed so
-        for (name, shape), agreement in product(shapes.items(), ("gaussian", "kmeans")):
-            both(shape, agreement, device)
+        wanted = [name for name in shapes if not only or name in only.split(",")]
+        for name, agreement in product(wanted, ("gaussian", "kmeans")):
+            both(shapes[name], agreement, device)
             print(name, agreement, flush=True)
-        packed(device)
-        print("packed", flush=True)
+        if not only:
+            packed(device)
+            print("packed", flush=True)
     if device == "cuda":
         torch.cuda.synchronize()
 

@@ -35,11 +35,11 @@ class Lines:
 
 
 def jobs_of(families: list[str], rivals: list[str], device: str, points: int | None) -> list[Job]:
-    """From small to large; `torch.compile`, which needs seconds for each shape, gets every other one."""
+    """The kernels first, then rivals, each from small to large; those compiled, which takes long, on every other shape."""
     return [
         Job(family, shape, rival, MODES[1], device)
+        for rival in sorted(rivals, key=lambda rival: rival != "triton")
         for family in families
-        for rival in rivals
         for place, shape in enumerate(FAMILIES[family][:points])
         if rival not in COMPILED or (len(FAMILIES[family]) - 1 - place) % 2 == 0
     ]

@@ -1,9 +1,9 @@
 """Translates the kernels of some cases as for a GPU, which none needs for it: `python tests/kernel_ir.py`.
 
 The interpreter does not mind a name that is a number here and a tensor there; the compiler does. Some kernels go on to
-PTX, for threads that need the same sum must get the same. So no thread may add its own product, not yet rounded, to
-what another hands it: the other would add them the other way round. And no sum over a tile's inputs may be formed
-twice, in two orders.
+PTX, which some never came to, and for threads that need the same sum must get the same. So no thread may add its own
+product, not yet rounded, to what another hands it: the other would add them the other way round. And no sum over a
+tile's inputs may be formed twice, in two orders.
 """
 
 import re
@@ -30,7 +30,10 @@ CHUNKS = {
     "several chunks, own weights": Shape(2, 90, 150, 3, 5, 6, fixed_inp=True),
     "products, several chunks": Shape(2, 70, 5, 2, 33, 4),
 }
-TO_PTX = {("a program a sample", True), ("several chunks", False), ("moments", True)}
+TO_PTX = {
+    ("a program a sample", True), ("a program a sample of single numbers", True), ("several chunks", False),
+    ("moments", True),
+}  # fmt: skip
 """By name, and whether agreement is Gaussian."""
 
 

@@ -17,12 +17,12 @@ from .votes_types import Cut, Inputs, Layer
 
 
 @triton.jit
-def alone_gain(inp, layer, models, sums, t, pid_b, rows, cols, b_V, T: tl.constexpr):
+def alone_gain(inp, layer, models, sums, t, pid_b, rows, cols, b_V, FIRST: tl.constexpr, T: tl.constexpr):
     """All outputs' sums over inputs; at first these belong to all alike, and shares wait."""
-    share = tl.where(t == 0, 1.0 / tl.cast(inp.j, tl.float64), 1.0)
+    share = 1.0 / tl.cast(inp.j if FIRST else 1, tl.float64)
     b_D = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32) + rows.f[:, None]
     b_base = tl.full([T.BLOCK_C * T.BLOCK_H, T.BLOCK_J], 0.0, tl.float32)
-    if t > 0:
+    if not FIRST:
         before = model_row(inp, t - 1, pid_b)
         model = model_of(models, before, cols, T)
         far = distances(inp, layer, models, model, before, rows, cols, 0, b_V, T)
@@ -57,8 +57,11 @@ def alone_fwd_kernel(n, b, i, j, n_iters, given, pairs, sums, models, outs, T: t
     start, n_inp = span(inp, pid_b, T)
     rows, cols = rows_of(inp, start, n_inp, 0, T), columns_of(inp, layer, 0, T)
     b_V = votes(inp, layer, rows, cols, 0, 0, T)
-    for t in range(n_iters):
-        alone_gain(inp, layer, models, sums, t, pid_b, rows, cols, b_V, T)
+    alone_gain(inp, layer, models, sums, 0, pid_b, rows, cols, b_V, True, T)
+    tl.debug_barrier()
+    m_step(inp, layer, cut, sums, models, outs, 0, pid_b, 0, T)
+    for t in range(1, n_iters):
+        tl.debug_barrier()
+        alone_gain(inp, layer, models, sums, t, pid_b, rows, cols, b_V, False, T)
         tl.debug_barrier()
         m_step(inp, layer, cut, sums, models, outs, t, pid_b, 0, T)
-        tl.debug_barrier()
