@@ -133,16 +133,14 @@ def table(result: Result, base: Path) -> str:
 
 
 def cell(row: Row, on_gpu: bool) -> str:
-    """Speed and memory; only a GPU's time may stand alone, so on a CPU without a ratio there is memory alone."""
+    """Speed and memory: on a GPU times, on a CPU the ratio, without which there is memory alone."""
     if row.skipped:
         return "-"
     parts = []
-    if row.captured_ms:
-        parts.append(f"{short(row.p50_ms) if row.p50_ms else '-'} / {short(row.captured_ms)} ms")
+    if on_gpu and (row.p50_ms or row.captured_ms):
+        parts.append(" / ".join(short(ms) if ms else "-" for ms in (row.p50_ms, row.captured_ms)) + " ms")
     elif row.speedup and row.rival != "reference":
         parts.append(f"{short(row.speedup)}x")
-    elif row.p50_ms and on_gpu:
-        parts.append(f"{short(row.p50_ms)} ms")
     if row.peak_mib is not None:
         parts.append(size(row.peak_mib))
     return ", ".join(parts) + (f" ({row.picked})" if row.picked else "")
