@@ -60,7 +60,11 @@ def row_of(case: str, repeats: int) -> dict[str, Any]:
     inputs, weights = make_inputs(shape, SEED, device="cuda"), output_weights(shape, "cuda")
     leaves = list(inputs.values())
     route = make_call("triton", MODES[1], inputs, weights)
-    calls = {"nothing ms": lambda: torch.autograd.grad(Nothing.apply(weights, *leaves), leaves, weights), "ms": route}
+
+    def nothing() -> object:
+        return torch.autograd.grad(Nothing.apply(weights, *leaves), leaves, weights)
+
+    calls: dict[str, Callable[[], object]] = {"nothing ms": nothing, "ms": route}
     row = {"case": case} | in_turns(calls, repeats)
     with torch.autograd.set_multithreading_enabled(False):
         row |= {f"own thread, {name}": ms for name, ms in in_turns(calls, repeats).items()}

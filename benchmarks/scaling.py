@@ -35,7 +35,7 @@ class Lines:
 
 
 def jobs_of(families: list[str], rivals: list[str], device: str, points: int | None) -> list[Job]:
-    """The kernels first, then rivals, each from small to large; those compiled, which takes long, on every other shape."""
+    """The kernels first, then rivals, from small to large; those compiled, which takes long, on every second shape."""
     return [
         Job(family, shape, rival, MODES[1], device)
         for rival in sorted(rivals, key=lambda rival: rival != "triton")

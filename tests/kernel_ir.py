@@ -1,14 +1,15 @@
-"""Translates the kernels of some cases as for a GPU, which none needs for it: `python tests/kernel_ir.py`.
+"""Translates the kernels of some cases as for a GPU, without one: `python tests/kernel_ir.py gaussian`, or `kmeans`.
 
-The interpreter does not mind a name that is a number here and a tensor there; the compiler does. Some kernels go on to
-PTX, which some never came to, and for threads that need the same sum must get the same. So no thread may add its own
-product, not yet rounded, to what another hands it: the other would add them the other way round. And no sum over a
-tile's inputs may be formed twice, in two orders.
+The interpreter does not mind a name that is a number here and a tensor there; the compiler does. It has to come to an
+end, too, and threads that need the same sum must get the same: no thread may add its own product, not yet rounded, to
+what another hands it, for the other would add them the other way round. And no sum over a tile's inputs may be formed
+twice, in two orders.
 """
 
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,10 @@ CHUNKS = {
     "several chunks, own weights": Shape(2, 90, 150, 3, 5, 6, fixed_inp=True),
     "products, several chunks": Shape(2, 70, 5, 2, 33, 4),
 }
-TO_PTX = {
-    ("a program a sample", True), ("a program a sample of single numbers", True), ("several chunks", False),
-    ("moments", True),
-}  # fmt: skip
-"""By name, and whether agreement is Gaussian."""
+
+
+KMEANS_TO_PTX = ("a program a sample", "several chunks", "many outputs")
+"""Forms whose kernels for k-means go that far too; most of them are like those for Gaussians."""
 
 
 def type_of(arg: Any) -> Any:
@@ -46,7 +46,7 @@ def type_of(arg: Any) -> Any:
     return "fp32" if isinstance(arg, float) else "i32"
 
 
-def translate(launch: Launch, pieces: list[Any], last: str = "ttir") -> dict[str, str]:
+def translate(launch: Launch, pieces: list[Any], last: str) -> dict[str, str]:
     """One kernel, stage by stage up to this one, and what each made of it."""
     signature, constants = {}, {}
     for place, (param, arg) in enumerate(zip(launch.kernel.params, launch.arguments(pieces), strict=True)):
@@ -79,18 +79,27 @@ def sums_of_inputs(text: str) -> int:
     )
 
 
+def handed_over(ptx: str) -> set[str]:
+    """Registers with what a thread got from another to add to its own, of 64 bits too, which come by halves."""
+    handed: set[str] = set()
+    moves = r"(shfl\.sync\.bfly|cvt\.u64\.u32|shl\.b64|or\.b64)\S*\s+(%\w+), (%\w+)(?:, (%\w+))?"
+    for name, to, *of in re.findall(moves, ptx):
+        if name.startswith("shfl") or handed & set(of):
+            handed.add(to)
+    return handed
+
+
 def translate_alike(launch: Launch, pieces: list[Any]) -> None:
-    """One kernel, whose threads must come to the same sums."""
+    """One kernel as PTX, where threads must come to the same sums."""
     texts = translate(launch, pieces, "ptx")
     assert sums_of_inputs(texts["ttgir"]) <= sums_of_inputs(texts["ttir"]), f"{launch.kernel.__name__} sums twice"
-    ptx = texts["ptx"]
-    handed = set(re.findall(r"shfl\.sync\S+\s+(%\w+)", ptx))
-    added = re.findall(r"fma\.rn\.f32\s+%\w+, %\w+, %\w+, (%\w+);", ptx)
+    handed = handed_over(texts["ptx"])
+    added = re.findall(r"fma\.rn\.f(?:32|64)\s+%\w+, %\w+, %\w+, (%\w+);", texts["ptx"])
     assert handed, "no thread hands another anything: is this still how sums are compiled?"
     assert not handed & set(added), f"{launch.kernel.__name__} adds products to what threads hand each other"
 
 
-def both(run: Any, like: dict[str, Tensor], shape: Shape, use: Callable[[Launch, list[Any]], None]) -> None:
+def both(run: Any, like: dict[str, Tensor], shape: Shape, use: Callable[[Launch, list[Any]], object]) -> None:
     """Kernels of both passes; a shape's tensors need not have numbers."""
     votes = isinstance(run, votes_host.Runner)
     given = [like[name] for name in ("a_inp", "mu_inp", "mu_inp", "W", "B", "beta_use", "beta_ign")]
@@ -109,8 +118,9 @@ def both(run: Any, like: dict[str, Tensor], shape: Shape, use: Callable[[Launch,
             use(launch, each.pieces(tensors))
 
 
-def main() -> None:
+def main(agreement: str) -> None:
     votes_host.programs_at_once = moments_host.programs_at_once = lambda _, per_core: 132 * per_core
+    gaussian = agreement == "gaussian"
     single, device = (torch.float32, torch.float32), torch.device("cpu")
     sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
     forms = import_module("every_form")
@@ -123,15 +133,15 @@ def main() -> None:
         }  # fmt: skip
         like, shapes = {key: torch.empty(size) for key, size in sizes.items()}, tuple(sizes.values())[2:]
         case = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, False)
-        for gaussian in (True, False):
-            plan = Plan(3, gaussian, 1e-5)
-            if name in forms.BY_MOMENTS:
-                run = moments_host.Runner(plan, case, shapes, single, device)
-            else:
-                run = votes_host.Runner(plan, case, s.batch * s.n_inp, shapes, single, device)
-            both(run, like, shape, translate_alike if (name, gaussian) in TO_PTX else translate)
+        plan = Plan(3, gaussian, 1e-5)
+        if name in forms.BY_MOMENTS:
+            run = moments_host.Runner(plan, case, shapes, single, device)
+        else:
+            run = votes_host.Runner(plan, case, s.batch * s.n_inp, shapes, single, device)
+        far = gaussian or name in KMEANS_TO_PTX
+        both(run, like, shape, translate_alike if far else partial(translate, last="ttir"))
         print(name, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -16,6 +16,7 @@ def rounded(x, y):
     Else a thread may add its own, not yet rounded, to its neighbour's, which is, and the neighbour the other way round:
     both then have sums of their own, which differ in the last digit.
     """
+    x, y = tl.broadcast(x, y)
     return tl.fma(x, y, tl.zeros_like(x))
 
 

@@ -14,7 +14,7 @@ sample's inputs are cut into slots, each with sums of its own. `docs/kernels.md`
 import triton
 import triton.language as tl
 
-from .limits import at_least
+from .limits import at_least, rounded
 from .moments_model import (
     LOG2_E,
     along_features,
@@ -220,11 +220,11 @@ def models(
             b_log -= 0.5 * tl.sum(tl.sum(tl.where(m_v, tl.log(6.283185307179586 * b_sig2), 0.0), 2), 1)
         else:
             b_p = tl.where(m_v, 1.0, 0.0).to(tl.float64)
-        b_log = (b_log - tl.sum(tl.sum(b_p * b_m * b_m, 2), 1)) * LOG2_E
+        b_log = (b_log - tl.sum(tl.sum(rounded(b_p * b_m, b_m), 2), 1)) * LOG2_E
         b_rows = along_features(
             b_p * b_m * (2 * LOG2_E), b_p * -LOG2_E, unit, W, WW_0, WW_1, WW_2, BLOCK_J, BLOCK_C, BLOCK_D
         )
-        b_log += tl.sum(b_rows * load_usual(p_own, X, BLOCK_D), 1)
+        b_log += tl.sum(rounded(b_rows, load_usual(p_own, X, BLOCK_D)), 1)
         p_next = p_log + (row + n_b * J) * 3 + o_j
         store_pairs(p_rows + (row + n_b * J) * (2 * K), p_next, b_rows, o_j, J, K)
         tl.store(p_next + J, b_log.to(tl.float32), mask=m_j)

@@ -148,7 +148,7 @@ def models_bwd(
     b_dD = tl.sum(tl.sum(b_dD, 2), 1) + (b_use + b_ign) * b_da
     b_rows = along_features(b_dV, b_dN, unit, W, WW_0, WW_1, WW_2, BLOCK_J, BLOCK_C, BLOCK_D)
     if t > 0:  # the first iteration has features as they are
-        b_dD += tl.sum(b_rows * load_usual(p_own, X, BLOCK_D), 1)
+        b_dD += tl.sum(rounded(b_rows, load_usual(p_own, X, BLOCK_D)), 1)
     b_rows = tl.where(is_one(BLOCK_D, K), b_dD[:, None], b_rows)
     store_pairs(p_rows + u_b * (J * 2 * K), p_size + u_b * J + o_j, b_rows, o_j, J, K)
     b_dW += weights_bwd(S_0, S_1, S_2, S_x, b_dV, b_dN, W, W_1, W_2, back_1, back_2, D, BLOCK_J, BLOCK_C, BLOCK_D)
@@ -258,7 +258,7 @@ def first_sums_bwd(
         b_mean, b_scale = tl.load(p_usual + u_b * K + 3 * X + o_x), tl.load(p_scale + u_b)
         b_high, b_low = coefficients(p_rows + u_b * (J * 2 * K), o_jj, tl.arange(0, K), J, K)
         share = tl.load(p_size + u_b * J + o_jj, mask=o_jj < J, other=0.0) * (1.0 / J)
-        b_row = tl.sum((b_high.to(tl.float32) + b_low.to(tl.float32)) * share[:, None], 0)[None, :]
+        b_row = tl.sum(rounded(b_high.to(tl.float32) + b_low.to(tl.float32), share[:, None]), 0)[None, :]
         b_one = tl.sum(tl.where(is_one(BLOCK_D, K), b_row, 0.0), 1)
         g_0, g_1, g_2, g_x = unstack(tl.where(is_one(BLOCK_D, K), 0.0, b_row), 1, X, BLOCK_D)
         b_base = tl.load(p_dtotal + u_b * J + o_jj, mask=o_jj < J, other=0.0)

@@ -10,7 +10,7 @@ Axes as in `moments.py`.
 import triton
 import triton.language as tl
 
-from .limits import at_least, at_most
+from .limits import at_least, at_most, rounded
 from .moments_tile import power, split, stack, unstack
 
 BLOCK_Q = tl.constexpr(16)
@@ -51,7 +51,7 @@ def along_votes(b_0, b_1, b_2, b_x, W, WW_0, WW_1, WW_2, BLOCK_J: tl.constexpr, 
     """From blocks of features sums of votes and of their squares, `[j, c, h]` each."""
     b_VV = apart(b_0, BLOCK_J, BLOCK_C, BLOCK_D) * WW_0 + apart(b_1, BLOCK_J, BLOCK_C, BLOCK_D) * WW_1
     b_VV += apart(b_2, BLOCK_J, BLOCK_C, BLOCK_D) * WW_2
-    return tl.sum(apart(b_x, BLOCK_J, BLOCK_C, BLOCK_D) * W, 2), tl.sum(b_VV, 2)
+    return tl.sum(rounded(apart(b_x, BLOCK_J, BLOCK_C, BLOCK_D), W), 2), tl.sum(b_VV, 2)
 
 
 @triton.jit
@@ -59,8 +59,8 @@ def along_features(b_v, b_vv, unit, W, WW_0, WW_1, WW_2, BLOCK_J: tl.constexpr, 
                    BLOCK_D: tl.constexpr):  # fmt: skip
     """The reverse: rows of coefficients from those of votes and squares `[j, c, h]`, in units of capsules."""
     b_v, b_vv = b_v[:, :, None, :] * unit, b_vv[:, :, None, :] * (unit * unit)
-    b_0, b_1 = tl.sum(b_vv * WW_0, 3), tl.sum(b_vv * WW_1, 3)
-    b_2, b_x = tl.sum(b_vv * WW_2, 3), tl.sum(b_v * W, 3)
+    b_0, b_1 = tl.sum(rounded(b_vv, WW_0), 3), tl.sum(rounded(b_vv, WW_1), 3)
+    b_2, b_x = tl.sum(rounded(b_vv, WW_2), 3), tl.sum(rounded(b_v, W), 3)
     return stack(
         together(b_0, BLOCK_J, BLOCK_C, BLOCK_D), together(b_1, BLOCK_J, BLOCK_C, BLOCK_D),
         together(b_2, BLOCK_J, BLOCK_C, BLOCK_D), together(b_x, BLOCK_J, BLOCK_C, BLOCK_D),
@@ -146,7 +146,7 @@ def mean_vote(p_mean, W, D: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.con
     """The mean `[1, c, d]` of a sample's inputs, and what it votes for each output, without the bias, `[j, c, h]`."""
     o_c, o_d = tl.arange(0, BLOCK_C)[None, :, None], tl.arange(0, BLOCK_D)[None, None, :]
     b_mean = tl.load(p_mean + o_c * BLOCK_D + o_d, mask=(o_d < D) & (o_c < BLOCK_C), other=0.0).to(tl.float64)
-    return b_mean, tl.sum(b_mean[:, :, :, None] * W, 2)
+    return b_mean, tl.sum(rounded(b_mean[:, :, :, None], W), 2)
 
 
 @triton.jit

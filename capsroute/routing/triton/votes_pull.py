@@ -112,7 +112,7 @@ def model_backward(inp, layer, cut, models, pulls, backs, grads, t, pid_b, pid_m
         b_dEE = (b_dsig2 / b_used[:, None]).to(tl.float32).to(tl.float64)  # with the rounding that inputs will see
         b_skew = 2.0 * tl.load(models.D_E + o_mu, mask=m_v, other=0.0) * b_dEE
         b_dE = (b_dmu + b_out - b_skew) / b_used[:, None]
-        b_dD -= tl.sum(b_dEE * tl.load(models.D_EE + o_mu, mask=m_v, other=0.0), 1) / b_used
+        b_dD -= tl.sum(rounded(b_dEE, tl.load(models.D_EE + o_mu, mask=m_v, other=0.0)), 1) / b_used
         tl.store(pulls.D_E + o_mu, b_dE.to(tl.float32), mask=m_v)
         tl.store(pulls.D_EE + o_mu, b_dEE.to(tl.float32), mask=m_v)
         if not T.B_I:  # a shift of B shifts mu, but for eps: the sum of dV, without its cancellation
@@ -216,15 +216,17 @@ def lose(inp, layer, cut, models, pulls, backs, t, pid_b, pid_s, pid_j, T: tl.co
         for pid_v in range(T.CHUNKS):
             b_E = b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)
             b_E -= load_mu_p(models, model, before, cols, pid_v, T)[0][None, :, :]
-            b_lxE = b_dl[:, None, :] * b_E
             if T.CHUNKS == 1:
+                b_lxE = b_dl[:, None, :] * b_E
                 b_lE += b_lxE
                 b_lEE += b_lxE * b_E
             else:
                 o_E, m_E = chunk(cols, pid_v, T)
                 o_E += o_sum * (T.C * T.H)
+                b_E = b_E.to(b_dl.dtype)
+                b_lxE = rounded(b_dl[:, None, :], b_E)
                 add_to(backs.E + o_E, tl.sum(b_lxE.to(tl.float64), 0), m_E)
-                add_to(backs.EE + o_E, tl.sum((b_lxE * b_E).to(tl.float64), 0), m_E)
+                add_to(backs.EE + o_E, tl.sum(rounded(b_lxE, b_E).to(tl.float64), 0), m_E)
     tl.store(backs.log + o_sum + cols.o_j, tl.sum(b_log.to(tl.float64), 0), mask=cols.m_j)
     if T.CHUNKS == 1:
         o_E, m_E = chunk(cols, 0, T)

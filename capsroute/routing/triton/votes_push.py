@@ -171,7 +171,7 @@ def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
     o_j = cols.start + cols.o_j
     for d in range(T.D):
         b_w = load_w(inp, layer, rows, cols, o_h, m_v, d, T).to(b_dV.dtype)
-        b_dx = rounded(b_dV, tl.broadcast_to(b_w, b_dV.shape))
+        b_dx = rounded(b_dV, b_w)
         if T.ALONE:  # a thread has components of one output
             b_dx = tl.sum(tl.sum(tl.reshape(b_dx, [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H, T.BLOCK_J]), 2), 2)
         else:
@@ -179,7 +179,7 @@ def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
         m_x = rows.m_i[:, None] & (o_cx < T.C)[None, :]
         put_x(inp, p_dx, (rows.o_n[:, None] * T.C + o_cx[None, :]) * T.D + d, b_dx, m_x, T)
         b_x = load_x_of(inp, rows, o_c, m_v, d, T)[:, :, None].to(b_dV.dtype)
-        b_dW = rounded(b_dV, tl.broadcast_to(b_x, b_dV.shape))
+        b_dW = rounded(b_dV, b_x)
         if T.W_I:
             i = rows.o_i.to(tl.int64)
             if T.W_J:
