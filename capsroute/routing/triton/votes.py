@@ -151,7 +151,8 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
         else:
             far = distances(inp, layer, models, model, before, rows, cols, pid_j, b_V, T)
             b_R = assign(inp, models, model, t, rows, far, T)
-            b_D = rounded(rows.f[:, None], b_R)
+            # of matrix products a thread has several inputs, and adds these first; and registers are short
+            b_D = rows.f[:, None] * b_R if T.DOT else rounded(rows.f[:, None], b_R)
         b_f += rows.f
         b_use += b_D
         if T.OWN:
