@@ -139,7 +139,7 @@ def push_W(inp, p_W, rows, cols, pid_v, b_dV, b_dW, T: tl.constexpr):
             b_x, b_x_rest = load_x(inp, rows.o_n, rows.m_i, in_one_c(pid_v, T)[0], k, T)
             b_new = tl.full([VJ, T.BLOCK_D], 0.0, tl.float32)
             b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), b_x, b_x_rest, b_new, T.FOLD > 1)
-            add_W(inp, p_W, cols, pid_v, k, b_new * b_unit, T)
+            add_W(inp, p_W, cols, pid_v, k, rounded(b_new, b_unit), T)
         return b_dW
 
 
