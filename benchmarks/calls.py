@@ -6,10 +6,9 @@ takes turns with a call, each waited for; then both with the backward pass in th
 """
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch.autograd import Function
 from capsroute.testing import make_inputs
 from cases import BARS, CASES
 from jobs import console
-from measure import REPEATS, WARM_UPS, captured, in_a_row
+from measure import REPEATS, WARM_UPS, captured, eager, in_a_row
 from origin import origin
 from records import RESULTS, write_table
 from rivals import MODES, SEED, make_call, output_weights
@@ -40,24 +39,15 @@ class Nothing(Function):
         return None, *[torch.empty_like(t) for t in ctx.saved_tensors]
 
 
-def waited(call: Callable[[], object]) -> float:
-    """Milliseconds until the GPU has done what a call asks for."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - start)
-
-
-def in_turns(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def in_turns(calls: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, float]:
     """Median milliseconds of each."""
-    times = [[waited(call) for call in calls.values()] for _ in range(WARM_UPS + repeats)][WARM_UPS:]
+    times = [[eager(call, device, 1)[0] for call in calls.values()] for _ in range(WARM_UPS + repeats)][WARM_UPS:]
     return dict(zip(calls, np.median(times, 0).tolist(), strict=True))
 
 
-def row_of(case: str, repeats: int) -> dict[str, Any]:
+def row_of(case: str, repeats: int, device: str) -> dict[str, Any]:
     shape = CASES[case]
-    inputs, weights = make_inputs(shape, SEED, device="cuda"), output_weights(shape, "cuda")
+    inputs, weights = make_inputs(shape, SEED, device=device), output_weights(shape, device)
     leaves = list(inputs.values())
     route = make_call("triton", MODES[1], inputs, weights)
 
@@ -65,26 +55,29 @@ def row_of(case: str, repeats: int) -> dict[str, Any]:
         return torch.autograd.grad(Nothing.apply(weights, *leaves), leaves, weights)
 
     calls: dict[str, Callable[[], object]] = {"nothing ms": nothing, "ms": route}
-    row = {"case": case} | in_turns(calls, repeats)
+    row: dict[str, Any] = {"case": case} | in_turns(calls, repeats, device)
     with torch.autograd.set_multithreading_enabled(False):
-        row |= {f"own thread, {name}": ms for name, ms in in_turns(calls, repeats).items()}
+        row |= {f"own thread, {name}": ms for name, ms in in_turns(calls, repeats, device).items()}
+    if device == "cpu":
+        return row
     return row | {"in a row ms": in_a_row(route, repeats), "captured ms": captured(route, repeats)}
 
 
 def main(
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="A CPU interprets the kernels: for tests.")] = "cuda",
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each.")] = REPEATS,
     out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results")] = RESULTS,
     commit: Annotated[str | None, typer.Option(help="Commit to record where git cannot tell.")] = None,
 ) -> None:
     """Time them on every case that has a bar, and write calls.csv."""
-    rows = [row_of(case, repeats) for case in BARS]
+    rows = [row_of(case, repeats, device) for case in BARS]
     table = Table(*rows[0], box=None)
     for row in rows:
         table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
     console.print(table)
     rounded = [{name: round(v, 4) if isinstance(v, float) else v for name, v in row.items()} for row in rows]
     write_table(rounded, out / "calls.csv")
-    (out / "calls.json").write_text(json.dumps(origin("cuda", SEED, commit), indent=2) + "\n")
+    (out / "calls.json").write_text(json.dumps(origin(device, SEED, commit), indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The benchmarks' runners on tiny cases, what becomes of rivals that fail, and the report of incomplete runs."""
 
+import csv
 import importlib
 import json
 import os
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from capsroute.testing import Shape
 from conftest import ROOT
 
 README = """<!-- headline: begin -->
@@ -190,3 +192,18 @@ def test_rows_of_another_commit_are_not_kept(bench: Any, tmp_path: Path) -> None
     assert [kept.shape for kept in records.earlier(tmp_path / "cuda", ABOUT)] == ["smallnorb_1_b20"]
     assert records.earlier(tmp_path / "cuda", ABOUT | {"commit": "b" * 40}) == []
     assert records.earlier(tmp_path / "cuda", ABOUT | {"commit": None}) == []
+
+
+def test_calls_are_compared_with_one_that_does_nothing(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    calls, shape = bench("calls"), Shape(1, 3, 2, 1, 2, 1)
+    monkeypatch.setattr(calls, "BARS", {"tiny": None})
+    monkeypatch.setattr(calls, "CASES", {"tiny": shape})
+    calls.main(device="cpu", repeats=1, out=tmp_path)
+    with (tmp_path / "calls.csv").open(newline="") as file:
+        (found,) = csv.DictReader(file)
+    assert found["case"] == "tiny"
+    assert 0 < float(found["nothing ms"]) < float(found["ms"])
+    assert json.loads((tmp_path / "calls.json").read_text())["seed"] == 0
