@@ -31,8 +31,7 @@ CHUNKS = {
     "several chunks, own weights": Shape(2, 90, 150, 3, 5, 6, fixed_inp=True),
     "products, several chunks": Shape(2, 70, 5, 2, 33, 4),
 }
-
-
+ONE_FOR_ALL = {"products, several chunks, weights that outputs share": Shape(2, 70, 3, 2, 33, 6)}
 KMEANS_TO_PTX = ("a program a sample", "several chunks", "many outputs")
 """Forms whose kernels for k-means go that far too; most of them are like those for Gaussians."""
 
@@ -79,8 +78,8 @@ def sums_of_inputs(text: str) -> int:
     )
 
 
-def handed_over(ptx: str) -> set[str]:
-    """Registers with what a thread got from another to add to its own, of 64 bits too, which come by halves."""
+def handed_by_halves(ptx: str) -> set[str]:
+    """Registers of 64 bits with what a thread got from another for a sum, not because it is wanted there instead."""
     handed: set[str] = set()
     moves = r"(shfl\.sync\.bfly|cvt\.u64\.u32|shl\.b64|or\.b64)\S*\s+(%\w+), (%\w+)(?:, (%\w+))?"
     for name, to, *of in re.findall(moves, ptx):
@@ -93,10 +92,12 @@ def translate_alike(launch: Launch, pieces: list[Any]) -> None:
     """One kernel as PTX, where threads must come to the same sums."""
     texts = translate(launch, pieces, "ptx")
     assert sums_of_inputs(texts["ttgir"]) <= sums_of_inputs(texts["ttir"]), f"{launch.kernel.__name__} sums twice"
-    handed = handed_over(texts["ptx"])
-    added = re.findall(r"fma\.rn\.f(?:32|64)\s+%\w+, %\w+, %\w+, (%\w+);", texts["ptx"])
+    ptx = texts["ptx"]
+    handed = set(re.findall(r"shfl\.sync\S+\s+(%\w+)", ptx))
     assert handed, "no thread hands another anything: is this still how sums are compiled?"
-    assert not handed & set(added), f"{launch.kernel.__name__} adds products to what threads hand each other"
+    for kind, registers in {"f32": handed, "f64": handed_by_halves(ptx)}.items():
+        added = re.findall(rf"fma\.rn\.{kind}\s+%\w+, %\w+, %\w+, (%\w+);", ptx)
+        assert not registers & set(added), f"{launch.kernel.__name__} adds products to what threads hand each other"
 
 
 def both(run: Any, like: dict[str, Tensor], shape: Shape, use: Callable[[Launch, list[Any]], object]) -> None:
@@ -124,11 +125,11 @@ def main(agreement: str) -> None:
     single, device = (torch.float32, torch.float32), torch.device("cpu")
     sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
     forms = import_module("every_form")
-    for name, shape in (forms.BY_VOTES | CHUNKS | forms.BY_MOMENTS).items():
+    for name, shape in (forms.BY_VOTES | CHUNKS | ONE_FOR_ALL | forms.BY_MOMENTS).items():
         s, i = shape, shape.n_inp if shape.fixed_inp else 1
         sizes = {
             "a_inp": (s.batch, s.n_inp), "mu_inp": (s.batch, s.n_inp, s.d_cov, s.d_inp),
-            "W": (i, s.n_out, s.d_inp, s.d_out), "B": (i, s.n_out, s.d_cov, s.d_out),
+            "W": (i, 1 if name in ONE_FOR_ALL else s.n_out, s.d_inp, s.d_out), "B": (i, s.n_out, s.d_cov, s.d_out),
             "beta_use": (i, s.n_out), "beta_ign": (i, s.n_out),
         }  # fmt: skip
         like, shapes = {key: torch.empty(size) for key, size in sizes.items()}, tuple(sizes.values())[2:]

@@ -115,6 +115,20 @@ def test_a_rival_that_fails_costs_its_own_row(bench: Any, monkeypatch: pytest.Mo
     assert measure.measure(job) == replace(job.row, skipped="out of memory")
 
 
+def test_kernels_are_measured_before_rivals_in_every_family(bench: Any) -> None:
+    jobs = bench("scaling").jobs_of(["inputs", "batch"], ["reference", "triton"], "cpu", 2)
+    order = [("triton", "inputs"), ("triton", "batch"), ("reference", "inputs"), ("reference", "batch")]
+    assert [(job.rival, job.name) for job in jobs[::2]] == order
+
+
+def test_a_time_that_no_graph_could_hold_stands_alone(bench: Any) -> None:
+    cell = bench("report").cell
+    measured = row(bench, p50_ms=821.0, peak_mib=126 * 1024.0, speedup=0.51)
+    assert cell(measured, True) == "821 / - ms, 126 GiB"
+    assert cell(replace(measured, captured_ms=820.0), True) == "821 / 820 ms, 126 GiB"
+    assert cell(measured, False) == "0.51x, 126 GiB"
+
+
 def test_a_line_ends_where_its_rival_does(bench: Any) -> None:
     scaling = bench("scaling")
     jobs = scaling.jobs_of(["inputs"], ["reference", "compiled"], "cpu", None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 
 from conftest import ROOT
 
@@ -151,3 +152,8 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
         (True, False, False), (False, False, False), (False, True, False), (False, False, True), (False, True, True)
     }  # fmt: skip
     assert {form[3:] for form in seen if len(form) > 1} == {(True, False), (False, False), (False, True)}
+    every.main("cpu", only="products,moments")
+    named = ["products gaussian", "products kmeans", "moments gaussian", "moments kmeans"]
+    assert capsys.readouterr().out.splitlines() == named
+    with pytest.raises(typer.BadParameter, match="got such a form"):
+        every.main("cpu", only="such a form")
