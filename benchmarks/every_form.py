@@ -22,7 +22,7 @@ BY_VOTES = {
     "few inputs in several chunks": Shape(2, 3, 5, 2, 3, 17),
     "products": Shape(2, 70, 5, 1, 33, 4),
     "many outputs": Shape(1, 19, 201, 1, 3, 2),
-    "products, many outputs": Shape(2, 67, 150, 1, 20, 4),
+    "products with many outputs": Shape(2, 67, 150, 1, 20, 4),
 }
 BY_MOMENTS = {"moments": Shape(2, 333, 17, 4, 4, 4), "moments of 2x5": Shape(3, 70, 6, 2, 5, 3)}
 PACKED = Shape(1, 211, 5, 4, 4, 4)

@@ -155,5 +155,8 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
     every.main("cpu", only="products,moments")
     named = ["products gaussian", "products kmeans", "moments gaussian", "moments kmeans"]
     assert capsys.readouterr().out.splitlines() == named
+    for name in every.BY_VOTES | every.BY_MOMENTS:
+        every.main("cpu", only=name)
+        assert capsys.readouterr().out.splitlines() == [f"{name} gaussian", f"{name} kmeans"]
     with pytest.raises(typer.BadParameter, match="got such a form"):
         every.main("cpu", only="such a form")
