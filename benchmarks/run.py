@@ -23,10 +23,10 @@ class Record:
     """The rows so far, in order and on disk."""
 
     def __init__(self, jobs: list[Job], about: dict[str, Any], path: Path, resume: bool):
-        self.order = [job.key for job in jobs]
         self.about, self.path = about, path
-        kept = earlier(path, about) if resume else []
-        self.rows = {row.key: row for row in kept if row.key in self.order}
+        self.rows = {row.key: row for row in (earlier(path, about) if resume else [])}
+        asked = [job.key for job in jobs]
+        self.order = [key for key in self.rows if key not in asked] + asked
         self.save()
 
     def add(self, row: Row) -> None:

@@ -72,6 +72,12 @@ def test_a_run_in_processes_writes_every_row_and_resumes(bench: Any, tmp_path: P
     rows = bench("records").read_rows(tmp_path / "cpu.csv")
     assert [(r.rival, r.p50_ms) for r in rows] == [("reference", 1234.5)]
 
+    # nor does asking for other rivals cost the rows of those before
+    bench("run").main(**settings, impls="blocked", resume=True)
+    rows = bench("records").read_rows(tmp_path / "cpu.csv")
+    assert [(r.rival, r.p50_ms == 1234.5) for r in rows] == [("reference", True), ("blocked", False)]
+    assert rows[1].speedup == pytest.approx(1234.5 / rows[1].p50_ms, rel=1e-2)
+
 
 def test_rounds_on_a_cpu_time_every_rival(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench("rounds"), "cpu_peak", lambda *_: 2.0)  # starts a process for each
