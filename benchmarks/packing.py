@@ -85,9 +85,10 @@ def main(
             gains = [row[f"{mode} padded ms"] / row[f"{mode} packed ms"] for mode in ("forward", "forward+backward")]
             table.add_row(name, str(size), str(row["longest"]), f"{padding:.0%}", *(f"{gain:.2f}x" for gain in gains))
             rows.append(row)
+            console.print(f"{len(rows)} of {len(BATCHES) * batches} batches")
+            if out is not None:
+                write_table(rows, out)  # after each, for one cut short keeps what there is
     console.print(table)
-    if out is not None:
-        write_table(rows, out)
 
 
 if __name__ == "__main__":
