@@ -33,12 +33,14 @@ def draw_scaling(rows: list[Row], subtitle: str, path: Path) -> None:
     figure = Figure(figsize=(9, 6.2), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06, wspace=0.02, hspace=0.04)  # pyright: ignore
     panels = figure.subplots(2, len(families), squeeze=False, sharex="col", sharey="row")
+    captured = any(row.captured_ms for row in rows)
+    time, time_title = ("captured_ms", "Time in a CUDA graph, ms") if captured else ("p50_ms", "Time of a call, ms")
     for column, family in enumerate(families):
         own = [row for row in rows if row.shape == family]
-        for axes, field in zip(panels[:, column], ("p50_ms", "peak_mib"), strict=True):
+        for axes, field in zip(panels[:, column], (time, "peak_mib"), strict=True):
             panel(axes, lines_of(own, field))
         panels[1, column].set_xlabel(TITLES[family], fontsize=9, color=INK)
-    for axes, name in zip(panels[:, 0], ("Time of a call, ms", "Peak memory above the inputs, MiB"), strict=True):
+    for axes, name in zip(panels[:, 0], (time_title, "Peak memory above the inputs, MiB"), strict=True):
         axes.set_title(name, loc="left", fontsize=10, pad=6, color=INK)
     figure.canvas.draw()
     for axes in panels.flat:

@@ -203,7 +203,7 @@ def main(
             subtitle = f"Forward and backward, log scales, shorter is better. {result.machine}, {result.versions}"
             draw(result.rows, PLOT_TITLE, subtitle, result.path.with_suffix(".png"))
         for result in grown:
-            subtitle = f"Log scales, lower is better; a line ends where it takes over 2 s. {result.machine}"
+            subtitle = f"Log scales, lower is better; a line ends at 2 s or where memory does. {result.machine}"
             draw_scaling(result.rows, f"{subtitle}, {result.versions}", result.path.with_suffix(".png"))
 
 
