@@ -33,8 +33,7 @@ def draw_scaling(rows: list[Row], subtitle: str, path: Path) -> None:
     figure = Figure(figsize=(9, 6.2), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06, wspace=0.02, hspace=0.04)  # pyright: ignore
     panels = figure.subplots(2, len(families), squeeze=False, sharex="col", sharey="row")
-    captured = any(row.captured_ms for row in rows)
-    time, time_title = ("captured_ms", "Time in a CUDA graph, ms") if captured else ("p50_ms", "Time of a call, ms")
+    time, time_title = timed(rows)
     for column, family in enumerate(families):
         own = [row for row in rows if row.shape == family]
         for axes, field in zip(panels[:, column], (time, "peak_mib"), strict=True):
@@ -49,6 +48,13 @@ def draw_scaling(rows: list[Row], subtitle: str, path: Path) -> None:
     figure.suptitle(f"{title}\n", x=0.01, ha="left", fontsize=12.5, fontweight="bold", color=INK)
     figure.text(0.0105, 1 - 0.40 / figure.get_figheight(), subtitle, va="top", fontsize=8.5, color=FAINT)
     figure.savefig(path, dpi=200, metadata={"Software": None})
+
+
+def timed(rows: list[Row]) -> tuple[str, str]:
+    """Which time to draw, and its title: the GPU's own where measured, for a small call takes what Python takes."""
+    if any(row.captured_ms for row in rows):
+        return "captured_ms", "Time in a CUDA graph, ms"
+    return "p50_ms", "Time of a call, ms"
 
 
 def lines_of(rows: list[Row], field: str) -> dict[str, Line]:

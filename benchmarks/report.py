@@ -147,13 +147,16 @@ def cell(row: Row, on_gpu: bool) -> str:
 
 
 def pictures(results: list[Result], base: Path) -> str:
-    """Links to the pictures of runs that have rows to draw."""
-    links = []
+    """Links to the pictures of runs that have rows to draw, and where numbers come from that no table has."""
+    lines = []
     for result in results:
-        kind = "as the problem grows, " if result.path.stem.startswith("scaling") else ""
+        grows = result.path.stem.startswith("scaling")
+        kind = "as the problem grows, " if grows else ""
         path = _relative(result.path.with_suffix(".png"), base)
-        links.append(f"![Time and memory of each implementation, {kind}on {result.machine}]({path})")
-    return "\n\n".join(links)
+        lines.append(f"![Time and memory of each implementation, {kind}on {result.machine}]({path})")
+        if grows:
+            lines.append(f"From `{_relative(result.path, base)}`, {result.circumstances}.")
+    return "\n\n".join(lines)
 
 
 def skipped_lines(rows: list[Row]) -> list[str]:

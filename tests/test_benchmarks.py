@@ -166,8 +166,20 @@ def test_scaling_writes_and_draws_what_it_measures(bench: Any, tmp_path: Path, m
         (1_024, None, "out of memory"),
         (8_192, None, end),
     ]
-    bench("plot_scaling").draw_scaling(rows, "", tmp_path / "scaling.png")
+    plot = bench("plot_scaling")
+    plot.draw_scaling(rows, "", tmp_path / "scaling.png")
     assert (tmp_path / "scaling.png").stat().st_size > 10_000
+    assert plot.timed(rows) == ("p50_ms", "Time of a call, ms")
+    assert plot.timed([*rows, row(bench, captured_ms=0.5)]) == ("captured_ms", "Time in a CUDA graph, ms")
+
+
+def test_a_picture_says_where_its_numbers_come_from(bench: Any, tmp_path: Path) -> None:
+    report = bench("report")
+    result = report.Result(tmp_path / "scaling_cuda.csv", [], ABOUT | {"note": "two rows are of an earlier run"})
+    told = report.pictures([result], tmp_path).splitlines()
+    assert told[0].endswith("(scaling_cuda.png)")
+    assert told[-1].startswith("From `scaling_cuda.csv`, ")
+    assert told[-1].endswith("; two rows are of an earlier run.")
 
 
 def test_labels_of_lines_keep_apart(bench: Any) -> None:
