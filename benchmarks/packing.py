@@ -6,6 +6,7 @@ A network reads batches of real lengths, with random hidden states; both ways ta
 import random
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,7 +23,7 @@ from jobs import console
 from records import write_table
 from rivals import SEED
 
-BATCHES = {"phrases to train on": ("train", 20), "sentences": ("validation", 20), "few sentences": ("validation", 4)}
+SPLITS = {"phrases to train on": "train", "sentences": "validation"}
 WAYS = {"padded": Worth(2.0, 2**62), "packed": Worth(-1.0, 0)}
 """The least padding that has texts packed: more than there can be, and none."""
 
@@ -63,7 +64,8 @@ def main(
     device: Literal["cpu", "cuda"] = "cpu",
     depth: Annotated[int, typer.Option(help="Hidden states of a token; MiniLM-L6 has 7.")] = 7,
     d_emb: Annotated[int, typer.Option(help="Their size; MiniLM-L6 has 384.")] = 384,
-    batches: Annotated[int, typer.Option(min=1, help="Of each kind.")] = 10,
+    texts: Annotated[str, typer.Option(help="Numbers of texts in a batch, with commas.")] = "4,20",
+    batches: Annotated[int, typer.Option(min=1, help="Of each kind and number of texts.")] = 10,
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls on each batch.")] = 7,
     out: Annotated[Path | None, typer.Option(help="CSV to write.")] = None,
 ) -> None:
@@ -72,20 +74,21 @@ def main(
     random.seed(SEED)
     network = SST(depth=depth, d_emb=d_emb).to(device)
     table, rows = Table("batch", "texts", "longest", "padding", "forward", "forward+backward", box=None), []
-    for name, (split, size) in BATCHES.items():
+    sizes = [int(size) for size in texts.split(",")]
+    for (name, split), size in product(SPLITS.items(), sizes):
         lengths = [len(text.split()) for text in sst.load(folder, split).text]
         for _ in range(batches):
-            texts = some_texts(random.sample(lengths, size), depth, d_emb, device)
-            padding = float((texts[0] == 0).float().mean())
-            row = {"batch": name, "texts": size, "longest": texts[0].shape[1], "padding": round(padding, 3)}
+            mask, embs = some_texts(random.sample(lengths, size), depth, d_emb, device)
+            padding = float((mask == 0).float().mean())
+            row = {"batch": name, "texts": size, "longest": mask.shape[1], "padding": round(padding, 3)}
             for mode, backward in (("forward", False), ("forward+backward", True)):
-                calls = {way: call_of(network, way, *texts, backward) for way in WAYS}
+                calls = {way: call_of(network, way, mask, embs, backward) for way in WAYS}
                 taken = take_turns(calls, repeats, device)
                 row |= {f"{mode} {way} ms": round(ms, 3) for way, ms in taken.items()}
             gains = [row[f"{mode} padded ms"] / row[f"{mode} packed ms"] for mode in ("forward", "forward+backward")]
             table.add_row(name, str(size), str(row["longest"]), f"{padding:.0%}", *(f"{gain:.2f}x" for gain in gains))
             rows.append(row)
-            console.print(f"{len(rows)} of {len(BATCHES) * batches} batches")
+            console.print(f"{len(rows)} of {len(SPLITS) * len(sizes) * batches} batches")
             if out is not None:
                 write_table(rows, out)  # after each, for one cut short keeps what there is
     console.print(table)

@@ -96,7 +96,7 @@ class Routing(nn.Module):
             a_inp: Scores of all samples' inputs, one sample after the other, `[total]`.
             mu_inp: Their capsules, `[total, d_cov, d_inp]`.
             offsets: Where each sample begins, and where the last one ends, `[samples + 1]`; an empty sample is one too.
-                They are read on the host: a GPU is waited for.
+                They are read on the host: if they lie on a GPU, it is waited for.
             n_out: Number of outputs of every sample, needed where the layer leaves it open.
         """
         if self.n_inp is not None:

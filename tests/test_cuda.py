@@ -6,7 +6,9 @@ from itertools import product
 import pytest
 import torch
 
-from capsroute import route
+from capsroute import Routing, route
+from capsroute.nets import SST
+from capsroute.nets.sst import WORTH_PACKING, Worth
 from capsroute.routing import IMPLS, pick
 from capsroute.testing import SHAPES, make_inputs, over_budget, run
 
@@ -44,3 +46,25 @@ def test_under_autocast_the_loop_runs_in_float32(impl: str, name: str) -> None:
     with torch.autocast("cuda", torch.float16):
         cast = route(**inputs, impl=impl)
     assert all(torch.equal(one, two) for one, two in zip(cast, route(**inputs, impl=impl), strict=True))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_offsets_of_packed_samples_may_lie_on_the_host(impl: str) -> None:
+    layer = Routing(2, 3, 2, n_out=4, impl=impl).cuda()
+    a_inp, mu_inp = torch.randn(27, device="cuda"), torch.randn(27, 2, 3, device="cuda")
+    offsets = torch.tensor([0, 9, 9, 26, 27], dtype=torch.int32)
+    there, here = (layer.forward_packed(a_inp, mu_inp, o) for o in (offsets.cuda(), offsets))
+    assert all(torch.equal(one, two) for one, two in zip(there, here, strict=True))
+
+
+def test_packed_texts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = SST(depth=3, d_emb=8, n_parts=6).cuda()
+    mask = (torch.arange(17) < torch.tensor([4, 1, 9, 0, 17])[:, None]).float().cuda()
+    embs = torch.randn(*mask.shape, 3, 8, device="cuda")
+    found = []
+    for worth in (Worth(2.0, 2**62), Worth(0.0, 0)):
+        monkeypatch.setitem(WORTH_PACKING, "cuda", worth)
+        out = network(mask, embs)
+        found.append([*out, *torch.autograd.grad(out.a.sin().sum(), list(network.parameters()), allow_unused=True)])
+    for padded, packed in zip(*found, strict=True):
+        torch.testing.assert_close(packed, padded, rtol=1e-4, atol=1e-5)

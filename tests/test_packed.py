@@ -1,10 +1,13 @@
 """Packed samples: each routed as if it were alone, by every implementation."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
 
 from capsroute import Routing
+from capsroute.routing import IMPLS, Capsules, api, reference
 from capsroute.routing.packing import grouped
 from impls import ANYWHERE
 
@@ -55,7 +58,7 @@ def test_neighbours_do_not_matter() -> None:
 
 def test_little_is_padded() -> None:
     lengths = [1, 2, 3, 5, 9, 100, 120, 64, 65, 0, 7]
-    groups = grouped(torch.tensor([0, *lengths]).cumsum(0), torch.tensor(lengths))
+    groups = grouped(torch.tensor(lengths), torch.device("cpu"))
     assert sorted(int(s) for g in groups for s in g.samples) == list(range(len(lengths)))
     assert sum(g.mask.sum() for g in groups) == sum(lengths)
     assert all(g.mask.float().mean() > 0.5 for g in groups if g.mask.numel())
@@ -109,3 +112,20 @@ def test_wrong_shapes() -> None:
         layer("auto").forward_packed(a_inp[:9], mu_inp, offsets)
     with pytest.raises(ValueError, match=r"mu_inp: expected \[total, d_cov, d_inp\], got shape \[1, 10, 2, 3\]"):
         layer("auto").forward_packed(a_inp, mu_inp[None], offsets)
+
+
+def test_an_implementation_gets_offsets_where_inputs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels read them there, as numbers of 64 bits; those on the host would be no address."""
+    seen: list[Tensor] = []
+
+    def by_itself(a_inp: Tensor, mu_inp: Tensor, offsets: Tensor, *_: object) -> Capsules:
+        seen.append(offsets)
+        return Capsules(a_inp, mu_inp, mu_inp)
+
+    spy = api.Impl(lambda case: [], reference.route, widens=True, route_packed=by_itself)
+    monkeypatch.setitem(IMPLS, "triton", spy)
+    monkeypatch.setattr(api, "_exactly", lambda device: nullcontext())  # there is no autocast on meta
+    a_inp, mu_inp = torch.empty(9, device="meta"), torch.empty(9, 2, 3, device="meta")
+    offsets = torch.tensor([0, 4, 9], dtype=torch.int32)
+    Routing(2, 3, 2, n_out=4, impl="triton").to("meta").forward_packed(a_inp, mu_inp, offsets)
+    assert [(t.device.type, t.dtype) for t in seen] == [("meta", torch.int64)]

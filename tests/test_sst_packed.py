@@ -69,13 +69,25 @@ def test_packing_needs_a_share_of_padding_and_enough_of_it() -> None:
     least = WORTH_PACKING["cpu"]
     tokens = -(-least.numbers // 1000)
     mask, embs = torch.ones(4, tokens), torch.empty(4, tokens, 10, 100, device="meta")
-    assert not worth_packing(mask, embs)
+    assert worth_packing(mask, embs) is None
     mask[0] = 0  # enough numbers, a quarter of all
-    assert not worth_packing(mask, embs)
+    assert worth_packing(mask, embs) is None
     mask[1] = 0
-    assert worth_packing(mask, embs)
-    assert not worth_packing(mask, embs[:, :, :5, :90])  # half of all, too few numbers
-    assert not worth_packing(mask.to("meta"), embs)  # a device on which nobody measured it
+    there = worth_packing(mask, embs)
+    assert there is not None
+    assert there.equal(mask.bool())
+    assert worth_packing(mask, embs[:, :, :5, :90]) is None  # half of all, too few numbers
+    assert worth_packing(mask.to("meta"), embs) is None  # a device on which nobody measured it
+
+
+def test_a_mask_is_not_read_where_packing_cannot_be_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU would be waited for; a tensor without numbers cannot be read at all."""
+    mask, embs = torch.empty(4, 10, device="meta"), torch.empty(4, 10, 3, 8, device="meta")
+    monkeypatch.setitem(WORTH_PACKING, "meta", Worth(0.0, embs.numel() + 1))
+    assert worth_packing(mask, embs) is None
+    monkeypatch.setitem(WORTH_PACKING, "meta", Worth(0.0, embs.numel()))
+    with pytest.raises(NotImplementedError):
+        worth_packing(mask, embs)
 
 
 def test_graphs_and_transforms_do_not_pack(network: SST, monkeypatch: pytest.MonkeyPatch) -> None:

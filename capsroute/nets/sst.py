@@ -73,14 +73,18 @@ class SST(nn.Module, Hub, license="mit", pipeline_tag="text-classification"):
         """
         check_texts(mask, embs, *self.depth_emb.shape)
         first, second = self.routings
-        a, mu, _ = self.packed(mask, embs) if worth_packing(mask, embs) else first(*self.parts(mask, embs))
+        there = worth_packing(mask, embs)
+        a, mu, _ = first(*self.parts(mask, embs)) if there is None else self.packed(mask, embs, there)
         return second(a, mu)
 
-    def packed(self, mask: Tensor, embs: Tensor) -> Capsules:
-        """What the first routing layer makes of tokens alone: but for rounding, the same as with padding."""
-        there = mask != 0
-        mu = self.detect_parts(embs[there] + self.depth_emb)  # [tokens, l, 64]
-        a = torch.logit(mask[there])[:, None].expand(mu.shape[:2])
+    def packed(self, mask: Tensor, embs: Tensor, there: Tensor) -> Capsules:
+        """What the first routing layer makes of tokens alone: but for rounding, the same as with padding.
+
+        Where tokens are, `there [b, n]`, lies on the CPU: a GPU is waited for once, when it says so, and not here.
+        """
+        tokens = there.flatten().nonzero()[:, 0].to(embs.device)
+        mu = self.detect_parts(embs.flatten(0, 1)[tokens] + self.depth_emb)  # [tokens, l, 64]
+        a = torch.logit(mask.flatten()[tokens])[:, None].expand(mu.shape[:2])
         ends = (there.sum(1) * mu.shape[1]).cumsum(0)
         offsets = nn.functional.pad(ends, (1, 0))
         return self.routings[0].forward_packed(a.flatten(), mu.flatten(0, 1).unsqueeze(-2), offsets)  # pyright: ignore
@@ -103,16 +107,18 @@ class SST(nn.Module, Hub, license="mit", pipeline_tag="text-classification"):
         return network
 
 
-def worth_packing(mask: Tensor, embs: Tensor) -> bool:
-    """Whether so much is padding that routing tokens alone, by sizes of texts, is faster.
+def worth_packing(mask: Tensor, embs: Tensor) -> Tensor | None:
+    """Where tokens are, `[b, n]` on the CPU, if so much is padding that routing them alone is faster; else nothing.
 
     Not in a graph, which serves any mask, nor where `torch.func` hides what the mask holds.
     """
     least = WORTH_PACKING.get(mask.device.type)
-    if least is None or torch.compiler.is_compiling() or mapped():
-        return False
-    padding = int((mask == 0).sum())
-    return padding >= least.share * mask.numel() and padding * embs.shape[2:].numel() >= least.numbers
+    if least is None or torch.compiler.is_compiling() or mapped() or embs.numel() < least.numbers:
+        return None
+    there = (mask != 0).cpu()
+    padding = there.numel() - int(there.sum())
+    enough = padding >= least.share * mask.numel() and padding * embs.shape[2:].numel() >= least.numbers
+    return there if enough else None
 
 
 def detected(layers: nn.Sequential, mask: Tensor, x: Tensor) -> Tensor:

@@ -129,8 +129,8 @@ def route_packed(
 ) -> Capsules:
     """Route samples of different sizes as `route()` would each alone.
 
-    Their inputs lie one after the other in `a_inp [n]` and `mu_inp [n, c, d]`, from `offsets [b]` to `offsets [b + 1]`;
-    all inputs share parameters.
+    Their inputs lie one after the other in `a_inp [n]` and `mu_inp [n, c, d]`, from `offsets [b]` to `offsets [b + 1]`,
+    which are read on the host and may lie there; all inputs share parameters.
     """
     lengths = checked_lengths(offsets, len(mu_inp))
     tensors = a_inp, mu_inp, W, B, beta_use, beta_ign
@@ -141,9 +141,10 @@ def route_packed(
     if by_itself:
         with _exactly(case.device):
             a_inp, mu_inp, *params = _expand(tensors, case)
-            out = by_itself(a_inp, mu_inp, offsets, longest, *params, n_iters, case.agreement, eps)
+            there = offsets.to(mu_inp.device, torch.int64)
+            out = by_itself(a_inp, mu_inp, there, longest, *params, n_iters, case.agreement, eps)
         return Capsules(*(_narrow(t, case.dtype) for t in out))
-    groups = grouped(offsets, lengths)
+    groups = grouped(lengths, mu_inp.device)
     parts = []
     for group in groups:
         a, mu = a_inp[group.inputs], mu_inp[group.inputs]

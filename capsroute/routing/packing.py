@@ -17,13 +17,14 @@ class Group(NamedTuple):
     mask: Tensor  # [g, i] whether there is one
 
 
-def grouped(offsets: Tensor, lengths: Tensor) -> list[Group]:
-    """Groups in which no sample but an empty one has half the inputs of the largest, or fewer.
+def grouped(lengths: Tensor, device: torch.device) -> list[Group]:
+    """Groups, on a device, in which no sample but an empty one has half the inputs of the largest, or fewer.
 
     Args:
-        offsets: Where each sample begins, and where the last one ends, `[b + 1]`. They are read on the host.
-        lengths: Number of inputs of each, `[b]` on the CPU.
+        lengths: Number of inputs of each sample, `[b]` on the CPU.
+        device: Where the inputs are.
     """
+    starts = lengths.cumsum(0) - lengths
     sizes = torch.frexp(lengths.double()).exponent  # doubling from group to group
     groups = []
     for size in sizes.unique().tolist() or [0]:  # no samples are one group
@@ -31,8 +32,8 @@ def grouped(offsets: Tensor, lengths: Tensor) -> list[Group]:
         ends = lengths[samples, None]
         place = torch.arange(int(ends.max()) if len(ends) else 0)
         mask = place < ends
-        inputs = offsets.cpu()[samples, None] + torch.where(mask, place, 0)
-        groups.append(Group(*(t.to(offsets.device) for t in (samples, inputs, mask))))
+        inputs = starts[samples, None] + torch.where(mask, place, 0)
+        groups.append(Group(*(t.to(device) for t in (samples, inputs, mask))))
     return groups
 
 

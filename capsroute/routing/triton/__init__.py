@@ -343,7 +343,7 @@ def in_float32(*params: Tensor) -> list[Tensor]:
 def route_packed(
     a_inp: Tensor,  # [n]
     mu_inp: Tensor,  # [n, c, d]
-    offsets: Tensor,  # [b + 1]
+    offsets: Tensor,  # [b + 1], int64
     longest: int,
     W: Tensor,  # [1, j|1, d, h]
     B: Tensor,  # [1, j, c, h]
@@ -357,4 +357,4 @@ def route_packed(
     _, d_cov, d_inp = mu_inp.shape
     sizes = Sizes(len(offsets) - 1, longest, B.shape[1], d_cov, d_inp, B.shape[3], True)
     params = in_float32(W, B, beta_use, beta_ign)
-    return applied(Plan(n_iters, type(agreement) is Gaussian, eps), sizes, a_inp, mu_inp, offsets.long(), *params)
+    return applied(Plan(n_iters, type(agreement) is Gaussian, eps), sizes, a_inp, mu_inp, offsets, *params)
