@@ -20,6 +20,8 @@ SPECIAL = (0, 1, 16, 128)
 """Sizes that kernels may treat differently."""
 MOST_WEIGHTS = 2**20
 """Numbers in the weights of a case."""
+MOST_PAIRS = 2**19
+"""Of inputs and outputs in cases with many inputs, as far as more than one sample goes."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Plan:
     sets: int
     groups: int  # of each set
     votes: int  # at most, in a case
-    pairs: int  # of inputs and outputs, from which small capsules take another form; 0 leaves it out
+    inputs: int  # for each output, from which small capsules take another form; 0 leaves it out
 
     def where(self, seed: int) -> tuple[int, int]:
         """Set and group of a case."""
@@ -80,10 +82,10 @@ class Group:
 
 def draw_set(plan: Plan, number: int) -> Set:
     rng = random.Random(f"set {number}")
-    many = plan.pairs > 0 and number % 4 == 0
+    many = plan.inputs > 0 and number % 4 == 0
     if many:
-        c, d = rng.choice([(4, 4), (4, 4), (1, 4), (2, 3), (3, 4), (1, 8), (2, 5), (4, 2)])
-        h, j = rng.choice([1, 2, 4, 4]), rng.choice([2, 10, 16, 32, 47, 60, 64, 64])
+        c, d, h = rng.choice([(4, 4, 4), (4, 4, 4), (4, 3, 4), (4, 2, 8), (2, 5, 8), (1, 4, 16), (3, 4, 4)])
+        j = rng.choice([10, 20, 32, 47, 60, 64, 64])
     else:
         c, d = rng.choice([1, 1, 2, 3, 4, 6, 11]), rng.choice([1, 2, 3, 4, 5, 8, 13, 16, 20, 64, 127, 200])
         h, j = rng.choice([1, 2, 3, 4, 6, 8, 17]), rng.choice([1, 2, 3, 5, 10, 16, 33, 64, 100, 130, 200, 300])
@@ -94,7 +96,9 @@ def draw_set(plan: Plan, number: int) -> Set:
         name: {"inputs": "i", "none": "", "both": "ij"}.get(kind, rng.choice(["", "i", "j", "ij"])) for name in PARAMS
     }
     shared["B"] = shared["B"].replace("j", "")  # or nothing would say how many outputs there are
-    return Set(c, d, h, j, many, shared, rng.choice(["gaussian", "gaussian", "kmeans"]), dtypes)
+    agreements: list[Literal["gaussian", "kmeans"]] = ["gaussian", "gaussian", "kmeans"]
+    agreement = rng.choice(agreements)
+    return Set(c, d, h, j, many, shared, "gaussian" if many and number % 16 else agreement, dtypes)
 
 
 def draw_group(plan: Plan, number: int, group: int) -> Group:
@@ -102,9 +106,9 @@ def draw_group(plan: Plan, number: int, group: int) -> Group:
     kind, rng = draw_set(plan, number), random.Random(f"set {number}, group {group}")
     j = max(1, min(round(kind.j * rng.uniform(0.8, 1.0)), plan.votes // (kind.c * kind.h)))
     if kind.many:
-        pairs = rng.uniform(1.5, 2) * plan.pairs
-        b = rng.choice([1, 2, 5, 16])
-        return Group(kind, b, math.ceil(pairs / (b * j)), j, rng.choice([1, 2, 3, 3, 4]))
+        i = math.ceil(rng.uniform(1.5, 2) * plan.inputs * j)
+        b = max(1, min(rng.choice([1, 2, 5, 16]), MOST_PAIRS // (i * j)))
+        return Group(kind, b, i, j, rng.choice([1, 2, 3, 3, 4, 6]))
     room = max(1, plan.votes // (j * kind.c * kind.h))  # for inputs of all samples
     b = min(rng.choice([1, 2, 3, 5, 16]), room)
     most = max(1, room // b)

@@ -199,7 +199,7 @@ def main(
     again: Annotated[Path | None, typer.Option(help="Run only the groups that failed in this earlier file.")] = None,
     device: Literal["cpu", "cuda"] = "cuda",
     most_votes: Annotated[int, typer.Option(min=1, help="Numbers in a case's votes.")] = 2**18,
-    many_pairs: Annotated[int, typer.Option(min=0, help="Pairs in sets of many inputs, 0 for none.")] = 2**18,
+    many: Annotated[int, typer.Option(min=0, help="Inputs for each output in sets of many, 0 for none.")] = 32,
     budget_s: Annotated[float | None, typer.Option(help="Stop after so many seconds, keeping what there is.")] = None,
     out: Annotated[
         Path, typer.Option(help="File to write.", show_default="benchmarks/results/random_shapes.json")
@@ -207,7 +207,7 @@ def main(
     commit: Annotated[str | None, typer.Option(help="Commit to record where git cannot tell.")] = None,
 ) -> None:
     """Compare outputs and gradients case by case; write a summary and the seeds of what fails."""
-    plan = Plan(cases, sets, groups, most_votes, many_pairs)
+    plan = Plan(cases, sets, groups, most_votes, many)
     if only is not None:
         group = draw_sizes(draw_group(plan, *plan.where(only)), only)
         return show(judge(group, only, device), group)

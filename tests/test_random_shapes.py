@@ -19,7 +19,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def plan(bench: Any, **changes: int) -> Any:
-    return bench("draws").Plan(**{"cases": 10_000, "sets": 48, "groups": 4, "votes": 2**18, "pairs": 2**18} | changes)
+    return bench("draws").Plan(**{"cases": 10_000, "sets": 48, "groups": 4, "votes": 2**18, "inputs": 32} | changes)
 
 
 def test_cases_follow_from_their_seeds(bench: Any) -> None:
@@ -36,9 +36,9 @@ def test_draws_cover_what_is_special(bench: Any) -> None:
     groups = [draws.draw_group(whole, n, k) for n in range(whole.sets) for k in range(whole.groups)]
     few = [group for group in groups if not group.kind.many]
     assert max(group.votes for group in few) <= whole.votes
-    assert min(g.b * g.i * g.j for g in groups if g.kind.many) >= whole.pairs
+    assert min(g.i / g.j for g in groups if g.kind.many) >= whole.inputs
     assert {0, 1} <= {group.i for group in few}
-    assert {group.n_iters for group in groups} == {1, 2, 3, 4}
+    assert {group.n_iters for group in groups} == {1, 2, 3, 4, 6}
     assert {group.kind.agreement for group in groups} == {"gaussian", "kmeans"}
     assert {t for group in groups for t in group.kind.dtypes} == {torch.float32, torch.float16, torch.bfloat16}
     assert {group.kind.shared["W"] for group in groups} == {"", "i", "j", "ij"}
@@ -49,7 +49,7 @@ def test_draws_cover_what_is_special(bench: Any) -> None:
 
 def test_cases_are_compared_under_the_interpreter(bench: Any) -> None:
     """By all results, two draws of one size, in two precisions."""
-    shapes, small, seed = bench("random_shapes"), plan(bench, votes=200, pairs=0), 1
+    shapes, small, seed = bench("random_shapes"), plan(bench, votes=200, inputs=0), 1
     asked = shapes.Asked(small, *small.where(seed), [seed, seed + small.sets * small.groups], "cpu")
     found = shapes.judge_group(asked)
     assert [set(case) for case in found] == [{"a", "mu", "sig2", *(f"d{name}" for name in bench("draws").AXES)}] * 2
@@ -69,7 +69,7 @@ def test_every_case_has_its_own_sizes(bench: Any) -> None:
         assert (case.kind, case.n_iters) == (group.kind, group.n_iters)
         for n, most in ((case.b, group.b), (case.i, group.i), (case.j, group.j)):
             assert n == most or most >= n > (most / 2 if group.kind.many else draws.half(most))
-        assert not group.kind.many or case.b * case.i * case.j >= whole.pairs
+        assert not group.kind.many or case.i >= whole.inputs * case.j
         sizes.add(str(case))
     assert len(sizes) > 1200
 
@@ -144,8 +144,8 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kernels, "ENOUGH", kernels.ENOUGH)
     bench("every_form").main("cpu")
     every = bench("every_form")
-    assert len(capsys.readouterr().out.splitlines()) == 2 * len(every.BY_VOTES | every.BY_MOMENTS) + 2
-    assert len(started) >= 2 * len(every.BY_VOTES | every.BY_MOMENTS) * 2, "forward and backward"
+    assert len(capsys.readouterr().out.splitlines()) == 2 * len(every.BY_VOTES | every.BY_MOMENTS | every.BY_BOTH) + 2
+    assert len(started) >= 2 * len(every.BY_VOTES | every.BY_MOMENTS | every.BY_BOTH) * 2, "forward and backward"
     assert {(False,), (True,)} <= seen  # moments, packed too
     assert several == {(False, False), (True, False), (True, True)}
     assert {form[:3] for form in seen if len(form) > 1} == {
@@ -155,7 +155,7 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
     every.main("cpu", only="products,moments")
     named = ["products gaussian", "products kmeans", "moments gaussian", "moments kmeans"]
     assert capsys.readouterr().out.splitlines() == named
-    for name in every.BY_VOTES | every.BY_MOMENTS:
+    for name in every.BY_VOTES | every.BY_MOMENTS | every.BY_BOTH:
         every.main("cpu", only=name)
         assert capsys.readouterr().out.splitlines() == [f"{name} gaussian", f"{name} kmeans"]
     with pytest.raises(typer.BadParameter, match="got such a form"):

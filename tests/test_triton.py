@@ -17,13 +17,18 @@ from capsroute import Routing, route
 from capsroute.routing import pick
 from capsroute.routing import triton as kernels
 from capsroute.routing.agreement import Quadratic
+from capsroute.routing.triton.sizes import Plan, Sizes
 from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs, over_budget, run, shuffle
 from conftest import ROOT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHARED, FIXED = Shape(2, 21, 5, 2, 3, 2), Shape(2, 7, 3, 2, 3, 2, fixed_inp=True)
-FORMS = {"moments": kernels.Enough(0, 2, 1, gaussian=False), "votes": kernels.Enough(2**30)}
-"""From when on moments serve, to have the one form or the other."""
+FORMS = {
+    "moments": kernels.Enough(0, 2, 1, gaussian=False),
+    "both": kernels.Enough(0, 2, 1, gaussian=False, iterations=0, weight=2),
+    "votes": kernels.Enough(2**30),
+}
+"""From when on moments serve, to have the one form or the other, or each for some samples."""
 pytestmark = pytest.mark.filterwarnings(
     "ignore:overflow encountered:RuntimeWarning"
 )  # what infinite scores mean in NumPy
@@ -70,6 +75,60 @@ def test_moments_of_few_inputs_keep_two_bits_less(agreement: str, monkeypatch: p
     assert wrong(lambda seed: make_inputs(SHARED, seed, device=DEVICE), times=4, agreement=agreement) == {}
 
 
+def test_inputs_of_little_weight_may_be_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share tiles with others, whose spread is the unit that the moment form counts in."""
+    monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments"])
+
+    def two_that_count(seed: int) -> dict[str, torch.Tensor]:
+        inputs = {name: t.detach() for name, t in make_inputs(Shape(3, 40, 6, 4, 4, 4), seed, device=DEVICE).items()}
+        near = inputs["mu_inp"][:, :1] + 1e-5 * inputs["mu_inp"][:, 1:2]
+        mu_inp = torch.cat([inputs["mu_inp"][:, :1], near, 30 * inputs["mu_inp"][:, 2:]], 1)
+        a_inp = inputs["a_inp"].index_fill(1, torch.arange(2, 20, device=DEVICE), -60.0)
+        a_inp[:, 20:] = -torch.inf
+        return inputs | {"a_inp": a_inp, "mu_inp": mu_inp}
+
+    assert wrong(two_that_count, n_iters=2) == {}
+
+
+def test_samples_of_few_inputs_stay_exact_however_often_it_iterates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By moments their outputs shrink onto single inputs, and lose most digits."""
+    inputs = {name: t.detach() for name, t in make_inputs(Shape(2, 60, 16, 4, 4, 4), device=DEVICE).items()}
+    inputs["a_inp"][0] += 60.0  # a sample that has weight enough, and one that has not
+    exact = run(inputs, "reference", dtype=torch.float64, n_iters=6)
+    may = budget(exact, run(inputs, "reference", n_iters=6), torch.float32)
+    found = {}
+    for form, most in {"moments": 6, "both": 3}.items():
+        monkeypatch.setattr(kernels, "ENOUGH", kernels.Enough(0, 2, 1, iterations=most, weight=3))
+        found[form] = run(inputs, "triton", n_iters=6)
+    for name in ("a", "mu", "sig2", "da_inp", "dmu_inp"):
+        assert torch.equal(found["both"][name][0], found["moments"][name][0]), name
+    assert distance(found["moments"]["mu"], exact["mu"]) > 4 * may["mu"]
+    assert all(distance(t, exact[name]) <= 2 * may[name] for name, t in found["both"].items())
+
+
+@pytest.mark.parametrize(
+    ("b", "lengths", "n_iters", "form"),
+    [
+        (1, [512], 3, "moments_host"),
+        (1, [511], 3, "votes_host"),
+        (4096, [64], 3, "votes_host"),
+        (1, [512], 4, "guarded"),
+        (3, [512, 700, 600], 3, "moments_host"),
+        (3, [512, 700, 600], 4, "votes_host"),
+        (3, [512, 511, 600], 3, "votes_host"),
+    ],
+)
+def test_moments_want_inputs_for_every_output(b: int, lengths: list[int], n_iters: int, form: str) -> None:
+    """Of every sample, however many samples there are."""
+    packed, i = len(lengths) > 1, max(lengths)
+    batch = (sum(lengths),) if packed else (b, i)
+    params = [torch.empty(1, 16, 4, 4, device="meta")] * 2 + [torch.empty(1, 16, device="meta")] * 2
+    inputs = torch.empty(batch, device=DEVICE), torch.empty(*batch, 4, 4, device=DEVICE), None, *params
+    sizes = Sizes(b, i, 16, 4, 4, 4, packed)
+    run = kernels.runner(Plan(n_iters, True, 1e-5), sizes, inputs, min(lengths) if packed else None)
+    assert type(run).__module__.endswith(form)
+
+
 def test_tight_clusters_far_apart() -> None:
     def clustered(seed: int) -> dict[str, torch.Tensor]:
         inputs = make_inputs(Shape(1, 60, 5, 2, 4, 3), seed, device=DEVICE)
@@ -87,7 +146,7 @@ def test_capsules_of_any_size(form: str, scale: float) -> None:
         inputs = make_inputs(SHARED, seed, device=DEVICE)
         return inputs | {name: inputs[name].detach() * scale for name in ("mu_inp", "B")}
 
-    assert wrong(scaled, 4 if form == "moments" else 1, eps=min(1e-5, 1e-5 * scale**2)) == {}
+    assert wrong(scaled, 1 if form == "votes" else 4, eps=min(1e-5, 1e-5 * scale**2)) == {}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -180,7 +239,8 @@ def test_second_derivatives_are_refused_with_advice() -> None:
         first.sum().backward()
 
 
-def test_inside_a_captured_graph() -> None:
+def test_inside_a_captured_graph(form: str) -> None:
+    torch.compiler.reset()  # or it would be the graph of another form
     inputs = {name: t.detach() for name, t in make_inputs(SHARED, device=DEVICE).items()}
     compiled = torch.compile(lambda **kwargs: route(**kwargs, impl="triton"), backend="aot_eager", fullgraph=True)
     leaves = {name: t.clone().requires_grad_() for name, t in inputs.items()}

@@ -135,14 +135,13 @@ def route_packed(
     lengths = checked_lengths(offsets, len(mu_inp))
     tensors = a_inp, mu_inp, W, B, beta_use, beta_ign
     case = _case(_kinds(tensors), n_iters, agreement, eps)
-    longest = int(lengths.max()) if len(lengths) else 0
-    case = replace(case, n_samples=len(lengths), n_inp=longest)
+    case = replace(case, n_samples=len(lengths), n_inp=int(lengths.max()) if len(lengths) else 0)
     by_itself = IMPLS[_chosen(impl, case)].route_packed
     if by_itself:
         with _exactly(case.device):
             a_inp, mu_inp, *params = _expand(tensors, case)
             there = offsets.to(mu_inp.device, torch.int64)
-            out = by_itself(a_inp, mu_inp, there, longest, *params, n_iters, case.agreement, eps)
+            out = by_itself(a_inp, mu_inp, there, lengths.tolist(), *params, n_iters, case.agreement, eps)
         return Capsules(*(_narrow(t, case.dtype) for t in out))
     groups = grouped(lengths, mu_inp.device)
     parts = []

@@ -34,14 +34,16 @@ MOST_OUTPUTS = 64
 class Enough(NamedTuple):
     """What moments need: their form keeps two bits less, which long sums make up, and multiplies 16 outputs at once.
 
-    Outputs of few numbers come to lie close together; how close, squares cannot tell, for they cancel. Logits of
-    k-means, which no variance divides, take more digits.
+    Outputs of few numbers, or of few inputs, come to lie close together; how close, squares cannot tell, for they
+    cancel. Logits of k-means, which no variance divides, take more digits.
     """
 
-    pairs: int = 2**18  # of inputs and outputs
+    inputs: int = 32  # for each output
     outputs: int = 16
     numbers: int = 16  # of an output capsule
     gaussian: bool = True  # and no other agreement
+    iterations: int = 3  # up to which it is enough that there are inputs, whatever they weigh
+    weight: int = 16  # of inputs, for each output, in more of them; samples that have less go by votes
 
 
 ENOUGH = Enough()
@@ -123,21 +125,27 @@ class Runner(Protocol):
         ...
 
 
-def by_moments(plan: Plan, sizes: Sizes, shapes: Sequence[Sequence[int]], enough: Enough) -> bool:
-    """Whether the moment form serves, and so does better."""
+def by_moments(plan: Plan, sizes: Sizes, many: bool, shapes: Sequence[Sequence[int]], enough: Enough) -> bool:
+    """Whether the moment form serves, and so does better; `many` says that every sample has inputs enough."""
     s = sizes
     small = s.d <= LONGEST_ROW and power(s.c) * power(s.d) <= MOST_NUMBERS and s.j <= MOST_OUTPUTS
-    many = s.b * s.i * s.j >= max(1, enough.pairs) and s.j >= enough.outputs and s.c * s.h >= enough.numbers
+    many = many and s.b * s.i > 0 and s.j >= enough.outputs and s.c * s.h >= enough.numbers
     shared = all(shape[0] == 1 for shape in shapes)
-    return small and many and shared and (plan.gaussian or not enough.gaussian)
+    # which of packed samples have weight enough is not looked at
+    brief = plan.n_iters <= enough.iterations or not s.packed
+    return small and many and shared and brief and (plan.gaussian or not enough.gaussian)
 
 
-def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any]) -> Runner:
-    """Who runs a case, settled once per sizes, types and device: that takes longer than many a routing."""
+def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any], fewest: int | None = None) -> Runner:
+    """Who runs a case, settled once per sizes, types and device: that takes longer than many a routing.
+
+    Of packed samples the one with the fewest inputs counts too.
+    """
     a_inp, x, _, *params = inputs
     n = len(a_inp) if sizes.packed else sizes.b * sizes.i
     shapes = tuple([p.shape for p in params])
-    return settled(plan, sizes, n, shapes, (a_inp.dtype, x.dtype), x.device, ENOUGH)
+    many = (sizes.i if fewest is None else fewest) >= ENOUGH.inputs * sizes.j
+    return settled(plan, sizes, n, many, shapes, (a_inp.dtype, x.dtype), x.device, ENOUGH)
 
 
 @lru_cache(maxsize=1024)
@@ -145,19 +153,22 @@ def settled(
     plan: Plan,
     sizes: Sizes,
     n: int,
+    many: bool,
     shapes: tuple[tuple[int, ...], ...],
     dtypes: tuple[torch.dtype, torch.dtype],
     device: torch.device,
     enough: Enough,
 ) -> Runner:
     """Likewise; both forms need Triton, which is not imported before."""
-    if by_moments(plan, sizes, shapes, enough):
-        from .moments_host import runner
+    from . import guarded, moments_host, votes_host
 
-        return runner(plan, sizes, shapes, dtypes, device)
-    from . import votes_host
-
-    return votes_host.Runner(plan, sizes, n, shapes, dtypes, device)
+    if not by_moments(plan, sizes, many, shapes, enough):
+        return votes_host.Runner(plan, sizes, n, shapes, dtypes, device)
+    by_sums = moments_host.runner(plan, sizes, shapes, dtypes, device)
+    if plan.n_iters <= enough.iterations:
+        return by_sums
+    by_votes = votes_host.Runner(plan, sizes._replace(packed=True), n, shapes, dtypes, device)
+    return guarded.Runner(by_sums, by_votes, sizes, enough.weight * sizes.j)
 
 
 def aligned(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -329,10 +340,10 @@ def route(
     return applied(Plan(n_iters, gaussian, eps), sizes, a_inp, mu_inp, None, *params)
 
 
-def applied(plan: Plan, sizes: Sizes, *inputs: Tensor | None) -> Capsules:
+def applied(plan: Plan, sizes: Sizes, *inputs: Tensor | None, fewest: int | None = None) -> Capsules:
     """Route where gradients are PyTorch's business."""
     apply = Route.apply if mapped() else RoutePlain.apply
-    return Capsules(*apply(runner(plan, sizes, inputs), *inputs)[:3])  # pyright: ignore[reportOptionalSubscript]
+    return Capsules(*apply(runner(plan, sizes, inputs, fewest), *inputs)[:3])  # pyright: ignore
 
 
 def in_float32(*params: Tensor) -> list[Tensor]:
@@ -344,7 +355,7 @@ def route_packed(
     a_inp: Tensor,  # [n]
     mu_inp: Tensor,  # [n, c, d]
     offsets: Tensor,  # [b + 1], int64
-    longest: int,
+    lengths: Sequence[int],
     W: Tensor,  # [1, j|1, d, h]
     B: Tensor,  # [1, j, c, h]
     beta_use: Tensor,  # [1, j|1]
@@ -355,6 +366,6 @@ def route_packed(
 ) -> Capsules:
     """Route samples of different sizes, one after the other."""
     _, d_cov, d_inp = mu_inp.shape
-    sizes = Sizes(len(offsets) - 1, longest, B.shape[1], d_cov, d_inp, B.shape[3], True)
-    params = in_float32(W, B, beta_use, beta_ign)
-    return applied(Plan(n_iters, type(agreement) is Gaussian, eps), sizes, a_inp, mu_inp, offsets, *params)
+    sizes = Sizes(len(lengths), max(lengths, default=0), B.shape[1], d_cov, d_inp, B.shape[3], True)
+    plan, inputs = Plan(n_iters, type(agreement) is Gaussian, eps), (a_inp, mu_inp, offsets)
+    return applied(plan, sizes, *inputs, *in_float32(W, B, beta_use, beta_ign), fewest=min(lengths, default=0))

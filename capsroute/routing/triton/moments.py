@@ -25,6 +25,7 @@ from .moments_model import (
     log_sigmoid,
     mean_vote,
     model_of,
+    slots_range,
     slots_sum,
     slots_total,
     spread_unit,
@@ -60,7 +61,7 @@ NUMBERS = (
 
 @triton.jit(do_not_specialize=NUMBERS)
 def first_sums(
-    p_a, p_x, p_offsets, p_first, p_gate, n_inp, n_slots, slot_tiles,
+    p_a, p_x, p_offsets, p_first, p_gate, p_range, n_inp, n_slots, slot_tiles,
     PACKED: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -73,11 +74,16 @@ def first_sums(
     b_0, b_1 = tl.zeros([BLOCK_I, X], tl.float64), tl.zeros([BLOCK_I, X], tl.float64)
     b_2, b_3 = tl.zeros([BLOCK_I, X], tl.float64), tl.zeros([BLOCK_I, X], tl.float64)
     b_gate = tl.zeros([BLOCK_I], tl.float64)
+    b_low = tl.full([BLOCK_I, X], float("inf"), tl.float32)
+    b_high = tl.full([BLOCK_I, X], float("-inf"), tl.float32)
     p_own = p_x + start * (C * D)
     for tile in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
         i = tile * BLOCK_I + o_i
         b_f = gates(load_scores(p_a + start, i, n))
-        b_x = bounded(load_capsules(p_own, i, n, o_x, C, D, BLOCK_D)).to(tl.float64)
+        b_x = bounded(load_capsules(p_own, i, n, o_x, C, D, BLOCK_D))
+        b_low = tl.minimum(b_low, tl.where((b_f > 0)[:, None], b_x, float("inf")))
+        b_high = tl.maximum(b_high, tl.where((b_f > 0)[:, None], b_x, float("-inf")))
+        b_x = b_x.to(tl.float64)
         b_fx = b_x * b_f[:, None]
         b_gate += b_f
         b_3 += b_fx
@@ -92,6 +98,9 @@ def first_sums(
     tl.store(p_slot + feature(o_x, 2, BLOCK_D), tl.sum(b_2, 0))
     tl.store(p_slot + feature(o_x, 3, BLOCK_D), tl.sum(b_3, 0))
     tl.store(p_gate + unit, tl.sum(b_gate, 0))
+    p_slot = p_range + unit.to(tl.int64) * (2 * X) + o_x
+    tl.store(p_slot, tl.min(b_low, 0))
+    tl.store(p_slot + X, tl.max(b_high, 0))
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -118,12 +127,13 @@ def feature_sums(
     i = u_q * slot_tiles * BLOCK_I + o_i
     next_x, next_a = load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), load_scores(p_own_a, i, n)
     for _ in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
-        b_x, b_a = centred(next_x, b_mean, b_scale), next_a
+        b_f = gates(next_a)
+        b_x = centred(next_x, b_f, b_mean, b_scale)
         i += BLOCK_I
         next_x, next_a = load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), load_scores(p_own_a, i, n)
         b_high, b_low, b_size = features(b_x, p_own_usual, D, BLOCK_D, X, BLOCK_I)
         b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I, BLOCK_JJ)
-        b_D = b_R * gates(b_a)[:, None]
+        b_D = rounded(b_R, b_f[:, None])
         b_used = tl.sum(b_D, 0)
         b_one += b_used  # scores weigh what is used against what is not, and so need it to the last digit
         d_size, d_inverse = power(b_used)  # an output that uses little must be as exact as others
@@ -136,7 +146,7 @@ def feature_sums(
 
 @triton.jit
 def first_moments(
-    p_first, p_gate, p_usual, p_scale, p_total, u_b, n_slots,
+    p_first, p_gate, p_range, p_usual, p_scale, p_total, u_b, n_slots,
     J: tl.constexpr, D: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """A sample's sums in the first iteration, centred; keeps what is usual, its spread and total for what follows."""
@@ -156,7 +166,7 @@ def first_moments(
     if D >= 4:
         b_turn, x_turn = turn(b_mean, 2, D, 1, X, BLOCK_D), turn(b_x, 2, D, 1, X, BLOCK_D)
         b_2 -= b_mean * x_turn + b_turn * (b_x - b_total * b_mean)
-    b_scale = spread_unit(b_0, b_total)
+    b_scale = spread_unit(b_0, b_total, slots_range(p_range, u_b, n_slots, X))
     tl.store(p_scale + u_b, b_scale)
     tl.store(p_total + u_b, b_total)
     each = b_scale.to(tl.float64) * b_scale / weighed
@@ -170,7 +180,7 @@ def first_moments(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def models(
-    p_W, p_B, p_use, p_ign, p_first, p_gate, p_part, p_one, p_usual, p_scale, p_total, p_S, p_D, p_rows, p_log,
+    p_W, p_B, p_use, p_ign, p_first, p_gate, p_range, p_part, p_one, p_usual, p_scale, p_total, p_S, p_D, p_rows, p_log,
     p_a_out, p_mu_out, p_sig2_out, n_b, t, n_iters, n_slots, eps, stride_W, stride_use, stride_ign,
     FIRST: tl.constexpr, GAUSSIAN: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
@@ -187,7 +197,7 @@ def models(
     W, WW_0, WW_1, WW_2 = weights(p_W, o_j, stride_W, J, D, H, BLOCK_D, BLOCK_H)
     if FIRST:
         b_total, b_scale, b_rows = first_moments(
-            p_first, p_gate, p_usual, p_scale, p_total, u_b, n_slots, J, D, BLOCK_C, BLOCK_D
+            p_first, p_gate, p_range, p_usual, p_scale, p_total, u_b, n_slots, J, D, BLOCK_C, BLOCK_D
         )
         b_rows = b_rows + tl.zeros([BLOCK_J, K], tl.float64)
         b_0, b_1, b_2, b_x = unstack(b_rows, BLOCK_J, X, BLOCK_D)

@@ -79,8 +79,9 @@ class Runner:
         self.first, self.others = cut(n.b, n.i, tiles.first, device), cut(n.b, n.i, tiles.others, device)
         slots, first = n.b * self.others.slots, n.b * self.first.slots
         self.scratch = Layout(
-            Piece(exact, first, k), Piece(exact, first), Piece(small, slots, n.j, k), Piece(small, slots, n.j)
-        )
+            Piece(exact, first, k), Piece(exact, first), Piece(small, first, 2, k // 4), Piece(small, slots, n.j, k),
+            Piece(small, slots, n.j),
+        )  # fmt: skip
         self.saved = Layout(
             Piece(small, n.b, k), Piece(small, n.b), Piece(exact, n.b), Piece(exact, t, n.b, n.j, k),
             Piece(exact, t, n.b, n.j), Piece(half, t, n.b, n.j, 2, k), Piece(small, t, n.b, 3, n.j),
@@ -106,17 +107,17 @@ class Runner:
     def plan_fwd(self) -> Iterator[Launch]:
         """Launches over the memory that `fwd` names."""
         n, plan, tiles = self.n, self.plan, self.tiles
-        outs, scratch, saved = PLACES[7:10], PLACES[10:14], PLACES[14:21]
+        outs, scratch, saved = PLACES[7:10], PLACES[10:15], PLACES[15:22]
         usual, scale, _, _, _, rows, log = saved
         yield Launch(
-            first_sums, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:2], n.i, *self.first,
+            first_sums, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:3], n.i, *self.first,
             *self.of_inputs,
         )  # fmt: skip
         for t in range(plan.n_iters):
             if t:
                 yield Launch(
                     feature_sums, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale, rows, log,
-                    *scratch[2:], n.b, n.i, t, *self.others, *self.of_step,
+                    *scratch[3:], n.b, n.i, t, *self.others, *self.of_step,
                 )  # fmt: skip
             yield Launch(
                 models, n.b * self.blocks, tiles.model_warps, (self, t == 0), *PARAMS, *scratch, *saved, *outs,

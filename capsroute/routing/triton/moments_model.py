@@ -16,6 +16,8 @@ from .moments_tile import power, split, stack, unstack
 BLOCK_Q = tl.constexpr(16)
 """Slots of partial sums added at a time."""
 LOG2_E = tl.constexpr(1.4426950408889634)
+FARTHEST = tl.constexpr(2.0**8)
+"""Spreads from each other that inputs are at most."""
 
 
 @triton.jit
@@ -92,6 +94,19 @@ def slots_total(p_one, u_b, o_j, n_slots, n_j, J: tl.constexpr, BLOCK_J: tl.cons
         m = (q + o_q < n_slots)[:, None] & (o_j < J)[None, :]
         b_sum += tl.sum(tl.load(p_slot + row, mask=m, other=0.0).to(tl.float64), 0)
     return b_sum
+
+
+@triton.jit
+def slots_range(p_range, u_b, n_slots, X: tl.constexpr):
+    """How far apart numbers in the same place of a sample's capsules lie at most, over inputs that have weight."""
+    o_q, o_x = tl.arange(0, BLOCK_Q), tl.arange(0, X)
+    b_low, b_high = tl.full([X], float("inf"), tl.float32), tl.full([X], float("-inf"), tl.float32)
+    for q in range(0, n_slots, BLOCK_Q):
+        p_slot = p_range + (u_b * n_slots + q + o_q)[:, None] * (2 * X) + o_x[None, :]
+        m = (q + o_q < n_slots)[:, None]
+        b_low = tl.minimum(b_low, tl.min(tl.load(p_slot, mask=m, other=float("inf")), 0))
+        b_high = tl.maximum(b_high, tl.max(tl.load(p_slot + X, mask=m, other=float("-inf")), 0))
+    return tl.max(b_high - b_low, 0)
 
 
 @triton.jit
@@ -182,9 +197,13 @@ def log_sigmoid(x):
 
 
 @triton.jit
-def spread_unit(b_square, b_total):
-    """The power of two that makes a sample's capsules, counted from their mean, about one in size."""
-    b_most = tl.max(tl.max(b_square, 1), 0)
-    bits = tl.sqrt(b_most / tl.maximum(b_total, 1e-30)).to(tl.float32)
-    bits = tl.minimum(tl.maximum(bits, 1e-30), 1e30).to(tl.int32, bitcast=True) & 0x7F800000
-    return tl.where(b_most > 0, (0x7F000000 - bits).to(tl.float32, bitcast=True), 1.0)
+def spread_unit(b_square, b_total, b_range):
+    """The power of two that makes a sample's capsules, counted from their mean, about one in size.
+
+    Where few inputs have most of the weight, and lie close together, the others count too: what is as far away as
+    `FARTHEST` leaves others' features, and a one among them, as exact as they have to be.
+    """
+    spread = tl.sqrt(tl.max(tl.max(b_square, 1), 0) / tl.maximum(b_total, 1e-30)).to(tl.float32)
+    spread = tl.maximum(spread, b_range * (1 / FARTHEST))
+    bits = tl.minimum(tl.maximum(spread, 1e-30), 1e30).to(tl.int32, bitcast=True) & 0x7F800000
+    return tl.where(spread > 0, (0x7F000000 - bits).to(tl.float32, bitcast=True), 1.0)

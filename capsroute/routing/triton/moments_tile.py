@@ -18,8 +18,6 @@ LARGEST = tl.constexpr(3.4028234663852886e38 ** (1 / 4))
 """Capsules are bounded so that no square overflows, as they are for every implementation."""
 MOST_USUAL = tl.constexpr(4.0)
 """The largest square that can be usual, the spread being one to two."""
-FARTHEST = tl.constexpr(2.0**30)
-"""Spreads from the mean that only inputs without weight can be away."""
 
 
 @triton.jit
@@ -74,9 +72,12 @@ def bounded(b_x):
 
 
 @triton.jit
-def centred(b_x, b_mean, b_scale):
-    """Capsules counted from the sample's mean, in units of its spread."""
-    return at_most(at_least((bounded(b_x) - b_mean[None, :]) * b_scale, -FARTHEST), FARTHEST)
+def centred(b_x, b_f, b_mean, b_scale):
+    """Capsules counted from the sample's mean, in units of its spread.
+
+    Those without weight, masked or past the sample's end, are put there: features are as exact as the farthest allows.
+    """
+    return tl.where((b_f > 0)[:, None], (bounded(b_x) - b_mean[None, :]) * b_scale, 0.0)
 
 
 @triton.jit
