@@ -84,8 +84,8 @@ def draw_set(plan: Plan, number: int) -> Set:
     rng = random.Random(f"set {number}")
     many = plan.inputs > 0 and number % 4 == 0
     if many:
-        c, d, h = rng.choice([(4, 4, 4), (4, 4, 4), (4, 3, 4), (4, 2, 8), (2, 5, 8), (1, 4, 16), (3, 4, 4)])
-        j = rng.choice([10, 20, 32, 47, 60, 64, 64])
+        c, d, h = rng.choice([(4, 4, 4), (4, 4, 4), (4, 3, 4), (3, 4, 4), (4, 4, 6), (2, 5, 8)])
+        j = rng.choice([10, 20, 32, 47, 60, 64])
     else:
         c, d = rng.choice([1, 1, 2, 3, 4, 6, 11]), rng.choice([1, 2, 3, 4, 5, 8, 13, 16, 20, 64, 127, 200])
         h, j = rng.choice([1, 2, 3, 4, 6, 8, 17]), rng.choice([1, 2, 3, 5, 10, 16, 33, 64, 100, 130, 200, 300])
@@ -108,7 +108,7 @@ def draw_group(plan: Plan, number: int, group: int) -> Group:
     if kind.many:
         i = math.ceil(rng.uniform(1.5, 2) * plan.inputs * j)
         b = max(1, min(rng.choice([1, 2, 5, 16]), MOST_PAIRS // (i * j)))
-        return Group(kind, b, i, j, rng.choice([1, 2, 3, 3, 4, 6]))
+        return Group(kind, b, i, j, rng.choice([1, 2, 3, 3, 3, 4]))
     room = max(1, plan.votes // (j * kind.c * kind.h))  # for inputs of all samples
     b = min(rng.choice([1, 2, 3, 5, 16]), room)
     most = max(1, room // b)

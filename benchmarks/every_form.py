@@ -25,17 +25,13 @@ BY_VOTES = {
     "products with many outputs": Shape(2, 67, 150, 1, 20, 4),
 }
 BY_MOMENTS = {"moments": Shape(2, 333, 17, 4, 4, 4), "moments of 2x5": Shape(3, 70, 6, 2, 5, 3)}
-BY_BOTH = {"moments and votes": Shape(3, 520, 16, 4, 4, 4)}
 PACKED = Shape(1, 211, 5, 4, 4, 4)
 ENDS = [0, 3, 3, 100, 211]
 
 
-def both(shape: Shape, agreement: str, device: str, n_iters: int = 3) -> None:
+def both(shape: Shape, agreement: str, device: str) -> None:
     inputs = list(make_inputs(shape, device=device).values())
-    if n_iters > 3:  # some samples then go by moments, others by votes
-        inputs[0].data[::2] += 60.0
-        inputs[0].data[1::2] -= 60.0
-    out = route(*inputs, n_iters=n_iters, agreement=agreement, impl="triton")
+    out = route(*inputs, agreement=agreement, impl="triton")
     torch.autograd.grad(out, inputs, [torch.ones_like(t) for t in out])
 
 
@@ -51,17 +47,17 @@ def main(
     only: Annotated[str | None, typer.Option(help="Forms, with commas; packed samples then stay out.")] = None,
 ) -> None:
     """Run them all, and say which ran."""
-    every = BY_VOTES | BY_MOMENTS | BY_BOTH
+    every = BY_VOTES | BY_MOMENTS
     if only and (unknown := set(only.split(",")) - set(every)):
         raise typer.BadParameter(f"expected some of {', '.join(every)}, got {', '.join(sorted(unknown))}")
-    for shapes in (BY_VOTES, BY_MOMENTS, BY_BOTH):
-        if shapes is not BY_VOTES:
+    for shapes in (BY_VOTES, BY_MOMENTS):
+        if shapes is BY_MOMENTS:
             kernels.ENOUGH = kernels.Enough(0, 2, 1, gaussian=False)  # else only many inputs are routed so
         wanted = [name for name in shapes if not only or name in only.split(",")]
         for name, agreement in product(wanted, ("gaussian", "kmeans")):
-            both(shapes[name], agreement, device, 4 if shapes is BY_BOTH else 3)
+            both(shapes[name], agreement, device)
             print(name, agreement, flush=True)
-        if not only and shapes is not BY_BOTH:
+        if not only:
             packed(device)
             print("packed", flush=True)
     if device == "cuda":

@@ -199,7 +199,7 @@ def main(
     again: Annotated[Path | None, typer.Option(help="Run only the groups that failed in this earlier file.")] = None,
     device: Literal["cpu", "cuda"] = "cuda",
     most_votes: Annotated[int, typer.Option(min=1, help="Numbers in a case's votes.")] = 2**18,
-    many: Annotated[int, typer.Option(min=0, help="Inputs for each output in sets of many, 0 for none.")] = 32,
+    many: Annotated[int, typer.Option(min=0, help="Inputs for each output in sets of many, 0 for none.")] = 64,
     budget_s: Annotated[float | None, typer.Option(help="Stop after so many seconds, keeping what there is.")] = None,
     out: Annotated[
         Path, typer.Option(help="File to write.", show_default="benchmarks/results/random_shapes.json")

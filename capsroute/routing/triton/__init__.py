@@ -38,12 +38,11 @@ class Enough(NamedTuple):
     cancel. Logits of k-means, which no variance divides, take more digits.
     """
 
-    inputs: int = 32  # for each output
+    inputs: int = 64  # for each output
     outputs: int = 16
-    numbers: int = 16  # of an output capsule
+    numbers: int = 12  # of a vote, as far as they do not follow from each other
     gaussian: bool = True  # and no other agreement
-    iterations: int = 3  # up to which it is enough that there are inputs, whatever they weigh
-    weight: int = 16  # of inputs, for each output, in more of them; samples that have less go by votes
+    iterations: int = 3  # at most: outputs shrink from one to the next
 
 
 ENOUGH = Enough()
@@ -129,10 +128,9 @@ def by_moments(plan: Plan, sizes: Sizes, many: bool, shapes: Sequence[Sequence[i
     """Whether the moment form serves, and so does better; `many` says that every sample has inputs enough."""
     s = sizes
     small = s.d <= LONGEST_ROW and power(s.c) * power(s.d) <= MOST_NUMBERS and s.j <= MOST_OUTPUTS
-    many = many and s.b * s.i > 0 and s.j >= enough.outputs and s.c * s.h >= enough.numbers
+    many = many and s.b * s.i > 0 and s.j >= enough.outputs and s.c * min(s.d, s.h) >= enough.numbers
     shared = all(shape[0] == 1 for shape in shapes)
-    # which of packed samples have weight enough is not looked at
-    brief = plan.n_iters <= enough.iterations or not s.packed
+    brief = plan.n_iters <= enough.iterations
     return small and many and shared and brief and (plan.gaussian or not enough.gaussian)
 
 
@@ -160,15 +158,13 @@ def settled(
     enough: Enough,
 ) -> Runner:
     """Likewise; both forms need Triton, which is not imported before."""
-    from . import guarded, moments_host, votes_host
+    if by_moments(plan, sizes, many, shapes, enough):
+        from .moments_host import runner
 
-    if not by_moments(plan, sizes, many, shapes, enough):
-        return votes_host.Runner(plan, sizes, n, shapes, dtypes, device)
-    by_sums = moments_host.runner(plan, sizes, shapes, dtypes, device)
-    if plan.n_iters <= enough.iterations:
-        return by_sums
-    by_votes = votes_host.Runner(plan, sizes._replace(packed=True), n, shapes, dtypes, device)
-    return guarded.Runner(by_sums, by_votes, sizes, enough.weight * sizes.j)
+        return runner(plan, sizes, shapes, dtypes, device)
+    from . import votes_host
+
+    return votes_host.Runner(plan, sizes, n, shapes, dtypes, device)
 
 
 def aligned(tensors: Sequence[Tensor]) -> list[Tensor]:

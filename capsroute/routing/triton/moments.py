@@ -133,7 +133,7 @@ def feature_sums(
         next_x, next_a = load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), load_scores(p_own_a, i, n)
         b_high, b_low, b_size = features(b_x, p_own_usual, D, BLOCK_D, X, BLOCK_I)
         b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I, BLOCK_JJ)
-        b_D = rounded(b_R, b_f[:, None])
+        b_D = b_R * b_f[:, None]
         b_used = tl.sum(b_D, 0)
         b_one += b_used  # scores weigh what is used against what is not, and so need it to the last digit
         d_size, d_inverse = power(b_used)  # an output that uses little must be as exact as others

@@ -209,8 +209,8 @@ def feature_sums_bwd(
         b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I, BLOCK_JJ)
         b_dD = dot(b_high, b_low, tl.trans(g_high), tl.trans(g_low), tl.zeros([BLOCK_I, BLOCK_JJ], tl.float32))
         b_dD = b_dD * (g_size * b_size)[None, :]
-        b_df = tl.sum(rounded(b_R, b_dD), 1)
-        b_D = rounded(b_R, b_f[:, None])
+        b_df = tl.sum(b_R * b_dD, 1)
+        b_D = b_R * b_f[:, None]
         b_dlogit = b_D * (b_dD - b_df[:, None])
         d_size, d_inverse = power(tl.max(tl.abs(b_dlogit), 0))
         d_high, d_low = split(b_dlogit * d_inverse[None, :])

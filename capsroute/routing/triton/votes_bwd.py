@@ -131,24 +131,21 @@ def finish_all(inp, layer, cut, share, models, pulls, parts, unit, T: tl.constex
 
 @triton.jit
 def reduce_inputs(inp, share, parts, grads, pid, n_pids, T: tl.constexpr):
-    """The gradients of x and a_inp, from all slices of outputs; past the last of packed samples there are none."""
+    """The gradients of x and a_inp, from all slices of outputs."""
     BLOCK: tl.constexpr = 256 if T.WIDE else 2048
     SLOTS: tl.constexpr = 8 if T.WIDE else 1
     n_x = tl.cast(inp.n, tl.int64) * (T.C * T.D)
-    end = tl.load(inp.offsets + inp.b) if T.PACKED else tl.cast(inp.n, tl.int64)
     for unit in range(pid, tl.cdiv(n_x, BLOCK), n_pids):
         o_x = tl.cast(unit, tl.int64) * BLOCK + tl.arange(0, BLOCK)
         m_x = o_x < n_x
         b_x = tl.load(inp.x + o_x, mask=m_x, other=0.0).to(tl.float32)
-        b_dx = tl.where(
-            tl.abs(b_x) <= LARGEST_X, total(parts.x, share.slices, n_x, o_x, o_x < end * (T.C * T.D), SLOTS), 0.0
-        )
+        b_dx = tl.where(tl.abs(b_x) <= LARGEST_X, total(parts.x, share.slices, n_x, o_x, m_x, SLOTS), 0.0)
         tl.store(grads.x + o_x, b_dx.to(tl.float32).to(grads.x.dtype.element_ty), mask=m_x)
     for unit in range(pid, tl.cdiv(inp.n, BLOCK), n_pids):
         o_n = tl.cast(unit, tl.int64) * BLOCK + tl.arange(0, BLOCK)
         m_n = o_n < inp.n
         b_f = sigmoid(tl.load(inp.a + o_n, mask=m_n, other=0.0))
-        b_df = total(parts.f, share.slices, inp.n, o_n, o_n < end, SLOTS) * b_f * (1.0 - b_f)
+        b_df = total(parts.f, share.slices, inp.n, o_n, m_n, SLOTS) * b_f * (1.0 - b_f)
         tl.store(grads.a_inp + o_n, b_df.to(tl.float32).to(grads.a_inp.dtype.element_ty), mask=m_n)
 
 
