@@ -127,13 +127,12 @@ def feature_sums(
     i = u_q * slot_tiles * BLOCK_I + o_i
     next_x, next_a = load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), load_scores(p_own_a, i, n)
     for _ in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
-        b_f = gates(next_a)
-        b_x = centred(next_x, b_f, b_mean, b_scale)
+        b_x, b_a = centred(next_x, b_mean, b_scale), next_a
         i += BLOCK_I
         next_x, next_a = load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), load_scores(p_own_a, i, n)
         b_high, b_low, b_size = features(b_x, p_own_usual, D, BLOCK_D, X, BLOCK_I)
         b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I, BLOCK_JJ)
-        b_D = b_R * b_f[:, None]
+        b_D = b_R * gates(b_a)[:, None]
         b_used = tl.sum(b_D, 0)
         b_one += b_used  # scores weigh what is used against what is not, and so need it to the last digit
         d_size, d_inverse = power(b_used)  # an output that uses little must be as exact as others

@@ -203,8 +203,8 @@ def feature_sums_bwd(
     g_size = tl.load(p_size + u_b * J + o_jj, mask=m_jj, other=0.0)
     for tile in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
         i = tile * BLOCK_I + o_i
+        b_x = centred(load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), b_mean, b_scale)
         b_f = gates(load_scores(p_own_a, i, n))
-        b_x = centred(load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), b_f, b_mean, b_scale)
         b_high, b_low, b_size = features(b_x, p_own_usual, D, BLOCK_D, X, BLOCK_I)
         b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I, BLOCK_JJ)
         b_dD = dot(b_high, b_low, tl.trans(g_high), tl.trans(g_low), tl.zeros([BLOCK_I, BLOCK_JJ], tl.float32))
@@ -268,7 +268,7 @@ def first_sums_bwd(
             b_a = load_scores(p_a + start, i, n)
             b_f = gates(b_a)
             b_raw = load_capsules(p_x + start * (C * D), i, n, o_x, C, D, BLOCK_D)
-            b_x = centred(b_raw, b_f, b_mean, b_scale)
+            b_x = centred(b_raw, b_mean, b_scale)
             b_half = b_x * g_0
             b_dx = 2 * b_half + g_x
             b_half += g_x

@@ -11,13 +11,11 @@ import triton
 import triton.language as tl
 
 from .limits import at_least, at_most, rounded
-from .moments_tile import power, split, stack, unstack
+from .moments_tile import FARTHEST, power, split, stack, unstack
 
 BLOCK_Q = tl.constexpr(16)
 """Slots of partial sums added at a time."""
 LOG2_E = tl.constexpr(1.4426950408889634)
-FARTHEST = tl.constexpr(2.0**8)
-"""Spreads from each other that inputs are at most."""
 
 
 @triton.jit
@@ -200,8 +198,7 @@ def log_sigmoid(x):
 def spread_unit(b_square, b_total, b_range):
     """The power of two that makes a sample's capsules, counted from their mean, about one in size.
 
-    Where few inputs have most of the weight, and lie close together, the others count too: what is as far away as
-    `FARTHEST` leaves others' features, and a one among them, as exact as they have to be.
+    Where few inputs have most of the weight, and lie close together, the others count too.
     """
     spread = tl.sqrt(tl.max(tl.max(b_square, 1), 0) / tl.maximum(b_total, 1e-30)).to(tl.float32)
     spread = tl.maximum(spread, b_range * (1 / FARTHEST))

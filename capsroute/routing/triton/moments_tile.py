@@ -19,6 +19,10 @@ LARGEST = tl.constexpr(3.4028234663852886e38 ** (1 / 4))
 MOST_USUAL = tl.constexpr(4.0)
 """The largest square that can be usual, the spread being one to two."""
 
+FARTHEST = tl.constexpr(2.0**4)
+"""Spreads that inputs which have weight are at most apart, or else what is called a spread is more: features of a tile,
+and a one among them, are as exact as the farthest input allows."""
+
 
 @triton.jit
 def sample(p_offsets, u_b, n_inp, PACKED: tl.constexpr):
@@ -72,12 +76,9 @@ def bounded(b_x):
 
 
 @triton.jit
-def centred(b_x, b_f, b_mean, b_scale):
-    """Capsules counted from the sample's mean, in units of its spread.
-
-    Those without weight, masked or past the sample's end, are put there: features are as exact as the farthest allows.
-    """
-    return tl.where((b_f > 0)[:, None], (bounded(b_x) - b_mean[None, :]) * b_scale, 0.0)
+def centred(b_x, b_mean, b_scale):
+    """Capsules counted from the sample's mean, in units of its spread; no further away than any that has weight."""
+    return at_most(at_least((bounded(b_x) - b_mean[None, :]) * b_scale, -2 * FARTHEST), 2 * FARTHEST)
 
 
 @triton.jit
