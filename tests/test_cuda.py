@@ -57,6 +57,24 @@ def test_offsets_of_packed_samples_may_lie_on_the_host(impl: str) -> None:
     assert all(torch.equal(one, two) for one, two in zip(there, here, strict=True))
 
 
+def test_packed_texts_are_padded_in_a_captured_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which cannot wait for the mask, and serves any."""
+    monkeypatch.setitem(WORTH_PACKING, "cuda", Worth(0.0, 0))
+    network = SST(depth=3, d_emb=8, n_parts=6).cuda()
+    mask = (torch.arange(17) < torch.tensor([4, 1, 9, 17])[:, None]).float().cuda()
+    embs = torch.randn(*mask.shape, 3, 8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        packed = network(mask, embs).a
+        for worth in (Worth(2.0, 2**62), Worth(0.0, 0)):  # as padded ones first, whose kernels are compiled then
+            monkeypatch.setitem(WORTH_PACKING, "cuda", worth)
+            network(mask, embs)
+        with torch.cuda.graph(graph):
+            found = network(mask, embs).a
+    graph.replay()
+    torch.testing.assert_close(found, packed, rtol=1e-4, atol=1e-5)
+
+
 def test_packed_texts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     network = SST(depth=3, d_emb=8, n_parts=6).cuda()
     mask = (torch.arange(17) < torch.tensor([4, 1, 9, 0, 17])[:, None]).float().cuda()

@@ -24,7 +24,7 @@ class Worth(NamedTuple):
     numbers: int  # in the hidden states left out
 
 
-WORTH_PACKING = {"cpu": Worth(0.4, 2**21)}
+WORTH_PACKING = {"cpu": Worth(0.4, 2**21), "cuda": Worth(0.5, 2**26)}
 """By device; on others texts are never packed. `benchmarks/packing.py` measures it."""
 
 
@@ -114,6 +114,8 @@ def worth_packing(mask: Tensor, embs: Tensor) -> Tensor | None:
     """
     least = WORTH_PACKING.get(mask.device.type)
     if least is None or torch.compiler.is_compiling() or mapped() or embs.numel() < least.numbers:
+        return None
+    if mask.is_cuda and torch.cuda.is_current_stream_capturing():
         return None
     there = (mask != 0).cpu()
     padding = there.numel() - int(there.sum())
