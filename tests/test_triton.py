@@ -71,16 +71,17 @@ def test_moments_of_few_inputs_keep_two_bits_less(agreement: str, monkeypatch: p
     assert wrong(lambda seed: make_inputs(SHARED, seed, device=DEVICE), times=4, agreement=agreement) == {}
 
 
-def test_inputs_of_little_weight_may_be_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("far", "masked"), [(30.0, 30.0), (1e5, 1e30)])
+def test_inputs_of_little_weight_may_be_far_away(far: float, masked: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """They share tiles with others, whose spread is the unit that the moment form counts in."""
     monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments"])
 
     def two_that_count(seed: int) -> dict[str, torch.Tensor]:
         inputs = {name: t.detach() for name, t in make_inputs(Shape(3, 40, 6, 4, 4, 4), seed, device=DEVICE).items()}
-        near = inputs["mu_inp"][:, :1] + 1e-5 * inputs["mu_inp"][:, 1:2]
-        mu_inp = torch.cat([inputs["mu_inp"][:, :1], near, 30 * inputs["mu_inp"][:, 2:]], 1)
-        a_inp = inputs["a_inp"].index_fill(1, torch.arange(2, 20, device=DEVICE), -60.0)
-        a_inp[:, 20:] = -torch.inf
+        a_inp, mu_inp = inputs["a_inp"].clone(), inputs["mu_inp"].clone()
+        mu_inp[:, 1] = mu_inp[:, 0] + 1e-5 * mu_inp[:, 1]
+        a_inp[:, 2:20], mu_inp[:, 2:20] = -60.0, far * mu_inp[:, 2:20]
+        a_inp[:, 20:], mu_inp[:, 20:] = -torch.inf, masked * mu_inp[:, 20:].sign()
         return inputs | {"a_inp": a_inp, "mu_inp": mu_inp}
 
     assert wrong(two_that_count, n_iters=2) == {}

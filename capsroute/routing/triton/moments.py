@@ -33,6 +33,7 @@ from .moments_model import (
     weights,
 )
 from .moments_tile import (
+    NOTHING,
     TINY,
     assign,
     bounded,
@@ -81,8 +82,8 @@ def first_sums(
         i = tile * BLOCK_I + o_i
         b_f = gates(load_scores(p_a + start, i, n))
         b_x = bounded(load_capsules(p_own, i, n, o_x, C, D, BLOCK_D))
-        b_low = tl.minimum(b_low, tl.where((b_f > 0)[:, None], b_x, float("inf")))
-        b_high = tl.maximum(b_high, tl.where((b_f > 0)[:, None], b_x, float("-inf")))
+        b_low = tl.minimum(b_low, tl.where((b_f > NOTHING)[:, None], b_x, float("inf")))
+        b_high = tl.maximum(b_high, tl.where((b_f > NOTHING)[:, None], b_x, float("-inf")))
         b_x = b_x.to(tl.float64)
         b_fx = b_x * b_f[:, None]
         b_gate += b_f

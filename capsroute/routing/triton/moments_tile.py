@@ -18,10 +18,11 @@ LARGEST = tl.constexpr(3.4028234663852886e38 ** (1 / 4))
 """Capsules are bounded so that no square overflows, as they are for every implementation."""
 MOST_USUAL = tl.constexpr(4.0)
 """The largest square that can be usual, the spread being one to two."""
-
 FARTHEST = tl.constexpr(2.0**4)
 """Spreads that inputs which have weight are at most apart, or else what is called a spread is more: features of a tile,
 and a one among them, are as exact as the farthest input allows."""
+NOTHING = tl.constexpr(2.0**-64)
+"""Weight up to which an input does not count, half a million spreads away."""
 
 
 @triton.jit
