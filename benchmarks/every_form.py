@@ -18,10 +18,11 @@ BY_VOTES = {
     "a program a sample of single numbers": Shape(1, 4000, 2, 1, 1, 1, fixed_inp=True),
     "shared weights": Shape(2, 700, 7, 1, 5, 6),
     "own weights": Shape(2, 300, 9, 2, 3, 2, fixed_inp=True),
-    "several chunks": Shape(2, 90, 5, 2, 3, 17),
+    "several chunks": Shape(2, 21, 65, 4, 3, 9),
     "few inputs in several chunks": Shape(2, 3, 5, 2, 3, 17),
+    "one input a tile": Shape(2, 11, 33, 6, 3, 6),
     "products": Shape(2, 70, 5, 1, 33, 4),
-    "many outputs": Shape(1, 19, 201, 1, 3, 2),
+    "many outputs": Shape(1, 19, 2100, 1, 3, 2),
     "products with many outputs": Shape(2, 67, 150, 1, 20, 4),
 }
 BY_MOMENTS = {"moments": Shape(2, 333, 17, 4, 4, 4), "moments of 2x5": Shape(3, 70, 6, 2, 5, 3)}

@@ -28,7 +28,7 @@ from capsroute.testing import Shape
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32", torch.int64: "i64"}
 CHUNKS = {
-    "several chunks, own weights": Shape(2, 90, 150, 3, 5, 6, fixed_inp=True),
+    "several chunks, own weights": Shape(2, 90, 150, 11, 5, 17, fixed_inp=True),
     "products, several chunks": Shape(2, 70, 5, 2, 33, 4),
 }
 ONE_FOR_ALL = {"products, several chunks, weights that outputs share": Shape(2, 70, 3, 2, 33, 6)}

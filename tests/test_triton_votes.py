@@ -28,7 +28,7 @@ SHARED = Knobs(alone=0)
 """Programs share samples, however small."""
 PRODUCTS = Knobs(fewest=1)
 """Matrix products of however few inputs."""
-NARROW = Knobs(columns=4, most_j=4)
+NARROW = Knobs(of_one=4, of_one_wide=4, of_one_few=4, columns=4, most_j=4)
 """Outputs in several tiles, components in several chunks."""
 pytestmark = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="triton was imported to compile")
 
@@ -216,7 +216,7 @@ def test_votes_far_from_zero_in_many_tiles_and_chunks() -> None:
         inputs = drawn(s, seed=seed)
         return inputs | {"mu_inp": 0.01 * inputs["mu_inp"] + 10}
 
-    assert_close(draw, s, plan=PLAN._replace(n_iters=1), knobs=Knobs(columns=4, alone=0, votes=16))
+    assert_close(draw, s, plan=PLAN._replace(n_iters=1), knobs=Knobs(of_one=4, alone=0, votes=16))
 
 
 def test_few_inputs_are_not_multiplied_as_halves() -> None:
@@ -231,6 +231,26 @@ def test_few_inputs_are_not_multiplied_as_halves() -> None:
         )[0]
 
     assert [tile(n).DOT for n in (1, 63, 64)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "wide"),
+    [
+        (Shape(20, 5184, 64, 4, 4, 4), 1, False),
+        (Shape(20, 500, 200, 4, 4, 4), 1, False),
+        (Shape(20, 500, 300, 4, 4, 4), 1, True),
+        (Shape(20, 500, 100, 8, 8, 8), 2, False),
+        (Shape(20, 4, 64, 4, 4, 4), 8, False),
+    ],
+    ids=["64 outputs", "200 outputs", "too many outputs", "too many components", "few inputs"],
+)
+def test_votes_that_fit_a_tile_are_in_one(shape: Shape, chunks: int, wide: bool) -> None:
+    """Several chunks take several times as long; but of few inputs they are more exact."""
+    b, i, j, c, d, h = shape.batch, shape.n_inp, shape.n_out, shape.d_cov, shape.d_inp, shape.d_out
+    tile = job(PLAN, Sizes(b, i, j, c, d, h, False), b * i, ((1, j, d, h), (1, j, c, h), (1, j), (1, j)), WHOLE, 132)[0]
+    assert tile.CHUNKS == chunks
+    assert tile.WIDE == wide
+    assert tile.FEW == (i == 4)
 
 
 def test_tiles_know_no_numbers_of_samples_inputs_or_outputs() -> None:

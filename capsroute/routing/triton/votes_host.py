@@ -36,14 +36,17 @@ class Knobs(NamedTuple):
     votes: int = 4096  # numbers in a tile's votes: what a program's registers hold a few times
     alone: int = 8192  # numbers in a sample's votes up to which one program has it, and waits for no other
     alone_numbers: int = 32  # of them that a thread then holds
-    columns: int = 128  # outputs times components in a tile, where there is a choice
-    most_j: int = 128  # outputs up to which one tile takes them all
+    of_one: int = 4096  # of one input
+    of_one_wide: int = 1024  # where outputs take several tiles
+    of_one_few: int = 128  # where inputs are few
+    numbers: int = 32  # that a thread holds
+    most_j: int = 128  # outputs up to which one tile takes them all, however many chunks their components take
     few: int = 4  # inputs up to which components in several chunks have their gradients in float64
     fewest: int = 64  # inputs from which votes are matrix products, of halves, whose errors only sums make up
     rows: int = 64  # inputs in a tile of these
-    wide_columns: int = 64  # columns of these, where outputs take several tiles
+    columns: int = 128  # outputs times components of these
+    wide_columns: int = 64  # the same, where outputs take several tiles
     block_d: int = 64  # their steps
-    numbers: int = 32  # of a tile's votes that a thread then holds
     threads: int = 256  # that a multiprocessor runs at a time, whatever number of registers each takes
     models: int = 32  # numbers of models that a program computes at a time
     wide_models: int = 256  # the same, where outputs take several tiles
@@ -89,7 +92,7 @@ def job(plan: Plan, sizes: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knob
     if tile.ALONE:
         warps = 4 * max(1, min(4, power(parts(numbers, knobs.alone_numbers))))
     else:
-        warps = 8 if numbers > (knobs.numbers if tile.DOT else 8) else 4
+        warps = 8 if numbers > knobs.numbers else 4
     per_core = max(1, knobs.threads // (32 * warps))
     cut = share_sums(sizes, tile, per_core * cores)
     share = share_last(sizes, n, tile, cut, per_core * cores)
@@ -102,9 +105,13 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
     W, B, use, ign = shapes
     dot = W[0] == 1 and s.d >= 16 and s.i >= knobs.fewest
     whole = dot and s.c == 1 and s.h <= 8 and s.d <= knobs.block_d
-    # rather several tiles of outputs than one that does not hold whole votes
-    wide = s.j > knobs.most_j or (whole and power(s.j) * power(s.h) > knobs.columns)
-    columns = knobs.wide_columns if dot and wide else knobs.columns
+    of_one = power(s.j) * power(s.c) * power(s.h)
+    if dot:  # rather several tiles of outputs than one that does not hold whole votes
+        wide = s.j > knobs.most_j or (whole and of_one > knobs.columns)
+        columns = knobs.wide_columns if wide else knobs.columns
+    else:
+        wide = s.j > knobs.most_j and of_one > knobs.of_one
+        columns = knobs.of_one_wide if wide else knobs.of_one if s.i > knobs.few else knobs.of_one_few
     block_j = 8 if wide else power(s.j)
     block_h = min(power(s.h), max(1, columns // block_j))
     block_c = 1 if dot else min(power(s.c), max(1, columns // (block_j * block_h)))
