@@ -219,6 +219,35 @@ def test_votes_far_from_zero_in_many_tiles_and_chunks() -> None:
     assert_close(draw, s, plan=PLAN._replace(n_iters=1), knobs=Knobs(of_one=4, alone=0, votes=16))
 
 
+@pytest.mark.parametrize(
+    ("shape", "knobs"),
+    [(Shape(1, 150, 4, 1, 3, 4), SHARED._replace(votes=32)), (Shape(1, 150, 4, 1, 17, 2), PRODUCTS._replace(rows=16))],
+    ids=["sums", "products"],
+)
+def test_votes_far_from_zero_after_masked_inputs(shape: Shape, knobs: Knobs) -> None:
+    """Programs count from the first inputs that have weight: from zero, variances would be lost."""
+
+    def draw(seed: int) -> dict[str, Tensor]:
+        inputs = drawn(shape, seed=seed)
+        inputs["a_inp"][:, :90] = -torch.inf
+        return inputs | {"mu_inp": 0.01 * inputs["mu_inp"] + 10}
+
+    assert_close(draw, shape, plan=PLAN._replace(n_iters=1), knobs=knobs)
+
+
+def test_a_hardly_weighted_input_far_away_is_no_centre() -> None:
+    """It would leave no digit of the variance of all others, were distances counted from it."""
+    s = Shape(1, 60, 4, 1, 3, 4)
+
+    def draw(seed: int) -> dict[str, Tensor]:
+        inputs = drawn(s, seed=seed)
+        inputs["a_inp"][:, ::20] = -60.0
+        inputs["mu_inp"][:, ::20] = 1e4
+        return inputs
+
+    assert_close(draw, s, plan=PLAN._replace(n_iters=1), knobs=SHARED._replace(votes=16))
+
+
 def test_few_inputs_are_not_multiplied_as_halves() -> None:
     def tile(n_inp: int) -> Tile:
         return job(
@@ -248,9 +277,7 @@ def test_votes_that_fit_a_tile_are_in_one(shape: Shape, chunks: int, wide: bool)
     """Several chunks take several times as long; but of few inputs they are more exact."""
     b, i, j, c, d, h = shape.batch, shape.n_inp, shape.n_out, shape.d_cov, shape.d_inp, shape.d_out
     tile = job(PLAN, Sizes(b, i, j, c, d, h, False), b * i, ((1, j, d, h), (1, j, c, h), (1, j), (1, j)), WHOLE, 132)[0]
-    assert tile.CHUNKS == chunks
-    assert tile.WIDE == wide
-    assert tile.FEW == (i == 4)
+    assert (tile._asdict() | {"CHUNKS": chunks, "WIDE": wide, "FEW": i == 4}) == tile._asdict()
 
 
 def test_tiles_know_no_numbers_of_samples_inputs_or_outputs() -> None:

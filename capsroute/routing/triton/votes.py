@@ -101,23 +101,55 @@ def join(inp, cut, models, sums, t, pid, n_pids):
 
 
 @triton.jit
-def centre(b_D, b_V, b_base):
-    """A tile's mean votes `[V, J]`: squares of distances from there do not cancel, however close together votes lie.
+def centre(b_D, b_V, b_mean, b_weight):
+    """Mean votes `[V, J]` and their weight, with a tile's: squares of distances from there do not cancel.
 
     All must count from the same number. Where other threads want a sum too, the compiler may sum twice, in another
     order, if that is cheap: so both sums are of whole tiles, which it does once and hands on.
     """
     b_all = tl.broadcast_to(b_D[:, None, :], b_V.shape)
-    b_sum = tl.sum(b_all, 0)
-    b_mean = tl.sum(rounded(b_V, b_all), 0) / tl.where(b_sum > 0.0, b_sum, 1.0)
-    return tl.where(b_sum > 0.0, b_mean, b_base)
+    b_weight += tl.sum(b_all, 0)
+    b_off = tl.sum(rounded(b_V - b_mean[None, :, :], b_all), 0)
+    return b_mean + b_off / tl.where(b_weight > 0.0, b_weight, 1.0), b_weight
+
+
+@triton.jit
+def moved(b_D, b_DE, b_DEE, b_move):
+    """Sums of distances and of their squares, if all distances are larger by so much."""
+    return b_DE + b_move * b_D, b_DEE + b_move * (2.0 * b_DE + b_move * b_D)
 
 
 @triton.jit
 def from_base(b_D, b_DE, b_DEE, b_centre, b_base):
     """Sums `[J]`, `[V, J]` and `[V, J]`, counted from a base instead, which all slots share."""
-    b_move = b_centre.to(tl.float64) - b_base.to(tl.float64)
-    return b_DE + b_move * b_D[None, :], b_DEE + b_move * (2.0 * b_DE + b_move * b_D[None, :])
+    return moved(b_D[None, :], b_DE, b_DEE, b_centre.to(tl.float64) - b_base.to(tl.float64))
+
+
+@triton.jit
+def uses(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, FIRST: tl.constexpr, T: tl.constexpr):
+    """How much outputs use of a tile's inputs, `[I, J]`, at first `[I, 1]`."""
+    if FIRST:
+        return rows.f[:, None]
+    else:
+        far = distances(inp, layer, models, model, before, rows, cols, pid_j, b_V, T)
+        b_R = assign(inp, models, model, t, rows, far, T)
+        # of matrix products a thread has several inputs, and adds these first; and registers are short
+        return rows.f[:, None] * b_R if T.DOT else rounded(rows.f[:, None], b_R)
+
+
+@triton.jit
+def worth(inp, layer, rows, cols, b_D, share, T: tl.constexpr):
+    """Benefit from what outputs use of a tile's inputs, less cost of what they ignore, `[I, J]`."""
+    b_gain, b_cost = load_betas(inp, layer, rows, cols, T)
+    b_each = b_D.to(tl.float64) * share
+    return b_gain.to(tl.float64) * b_each - b_cost.to(tl.float64) * (rows.f.to(tl.float64)[:, None] - b_each)
+
+
+@triton.jit
+def add_votes(b_D, b_E, b_DE, b_DEE):
+    """To the sums of distances `[I, V, J]` and of their squares."""
+    b_DxE = b_D[:, None, :] * b_E
+    return b_DE + b_DxE, b_DEE + b_DxE * b_E
 
 
 @triton.jit
@@ -140,37 +172,43 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
     b_a = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float64)
     b_DE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
     b_DEE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
-    if T.CHUNKS > 1:
+    n_tiles = tl.cdiv(n_inp, T.BLOCK_I)
+    first = pid_s
+    if T.CHUNKS == 1:
+        looks = 0
+        b_weight = tl.full([V, T.BLOCK_J], 0.0, tl.float32)
+        while (looks < T.LOOKS) & (first < n_tiles):
+            rows = rows_of(inp, start, n_inp, first, T)
+            b_V = votes(inp, layer, rows, cols, pid_j, 0, T)
+            b_D = uses(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, FIRST, T)
+            b_new, b_weight = centre(b_D, b_V, b_centre, b_weight)
+            b_DE, b_DEE = moved(b_use[:, None, :], b_DE, b_DEE, (b_centre - b_new)[None, :, :])
+            b_centre = b_new
+            b_f += rows.f
+            b_use += b_D
+            if T.OWN:
+                b_a += worth(inp, layer, rows, cols, b_D, share, T)
+            b_DE, b_DEE = add_votes(b_D, b_V - b_centre[None, :, :], b_DE, b_DEE)
+            looks += tl.where(tl.max(rows.f, 0) > 0.0, 1, 0)
+            first += cut.slots
+    else:
         clear(sums.D_E, o_sum, cols, T)
         clear(sums.D_EE, o_sum, cols, T)
-    for pid_i in range(pid_s, tl.cdiv(n_inp, T.BLOCK_I), cut.slots):
+    for pid_i in range(first, n_tiles, cut.slots):
         rows = rows_of(inp, start, n_inp, pid_i, T)
         b_V = votes(inp, layer, rows, cols, pid_j, 0, T) if T.CHUNKS == 1 else 0
-        if FIRST:
-            b_D = rows.f[:, None]
-        else:
-            far = distances(inp, layer, models, model, before, rows, cols, pid_j, b_V, T)
-            b_R = assign(inp, models, model, t, rows, far, T)
-            # of matrix products a thread has several inputs, and adds these first; and registers are short
-            b_D = rows.f[:, None] * b_R if T.DOT else rounded(rows.f[:, None], b_R)
+        b_D = uses(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, FIRST, T)
         b_f += rows.f
         b_use += b_D
         if T.OWN:
-            b_gain, b_cost = load_betas(inp, layer, rows, cols, T)
-            b_each = b_D.to(tl.float64) * share
-            b_a += b_gain.to(tl.float64) * b_each - b_cost.to(tl.float64) * (rows.f.to(tl.float64)[:, None] - b_each)
+            b_a += worth(inp, layer, rows, cols, b_D, share, T)
         if T.CHUNKS == 1:
-            if pid_i == pid_s:
-                b_centre = centre(b_D, b_V, b_base)
-            b_E = b_V - b_centre[None, :, :]
-            b_DxE = b_D[:, None, :] * b_E
-            b_DE += b_DxE
-            b_DEE += b_DxE * b_E
+            b_DE, b_DEE = add_votes(b_D, b_V - b_centre[None, :, :], b_DE, b_DEE)
         else:
             for pid_v in range(T.CHUNKS):
                 b_own = votes(inp, layer, rows, cols, pid_j, pid_v, T)
                 b_old = b_base if FIRST else load_mu_p(models, model, before, cols, pid_v, T)[0]
-                b_mid = centre(b_D, b_own, b_old)
+                b_mid, _ = centre(b_D, b_own, b_old, 0.0)
                 b_E = b_own - b_mid[None, :, :]
                 b_DxE = b_D[:, None, :] * b_E
                 b_DE_sum, b_DEE_sum = tl.sum(b_DxE.to(tl.float64), 0), tl.sum((b_DxE * b_E).to(tl.float64), 0)

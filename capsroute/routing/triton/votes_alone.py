@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from .limits import rounded
-from .votes import centre, from_base, m_step
-from .votes_tile import assign, chunk, columns_of, distances, load_betas, model_of, model_row, rows_of, span, votes
+from .votes import centre, from_base, m_step, worth
+from .votes_tile import assign, chunk, columns_of, distances, model_of, model_row, rows_of, span, votes
 from .votes_types import Cut, Inputs, Layer
 
 
@@ -29,7 +29,7 @@ def alone_gain(inp, layer, models, sums, t, pid_b, rows, cols, b_V, FIRST: tl.co
         far = distances(inp, layer, models, model, before, rows, cols, 0, b_V, T)
         b_D = rounded(b_D, assign(inp, models, model, t, rows, far, T))
         b_base += model.mu
-    b_centre = centre(b_D, b_V, b_base)
+    b_centre, _ = centre(b_D, b_V, b_base, 0.0)
     b_E = b_V - b_centre[None, :, :]
     b_DxE = b_D[:, None, :] * b_E
     b_used = tl.sum(b_D.to(tl.float64), 0)
@@ -43,9 +43,7 @@ def alone_gain(inp, layer, models, sums, t, pid_b, rows, cols, b_V, FIRST: tl.co
     tl.store(sums.D_E + o_E, b_DE * share, mask=m_E)
     tl.store(sums.D_EE + o_E, b_DEE * share, mask=m_E)
     if T.OWN:
-        b_gain, b_cost = load_betas(inp, layer, rows, cols, T)
-        b_each = b_D.to(tl.float64) * share
-        b_a = b_gain.to(tl.float64) * b_each - b_cost.to(tl.float64) * (rows.f.to(tl.float64)[:, None] - b_each)
+        b_a = worth(inp, layer, rows, cols, b_D, share, T)
         tl.store(sums.a + row + cols.o_j, tl.sum(b_a, 0), mask=cols.m_j)
 
 

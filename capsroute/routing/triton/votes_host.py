@@ -41,6 +41,7 @@ class Knobs(NamedTuple):
     of_one_few: int = 128  # where inputs are few
     numbers: int = 32  # that a thread holds
     most_j: int = 128  # outputs up to which one tile takes them all, however many chunks their components take
+    looks: int = 32  # inputs with weight among which programs look for a centre to count distances from
     few: int = 4  # inputs up to which components in several chunks have their gradients in float64
     fewest: int = 64  # inputs from which votes are matrix products, of halves, whose errors only sums make up
     rows: int = 64  # inputs in a tile of these
@@ -139,6 +140,7 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
         WIDE=wide,
         ALONE=alone,
         CHUNKS=chunks,
+        LOOKS=parts(knobs.looks, block_i),
         FEW=s.i <= knobs.few and chunks > 1 and not dot and not wide,
         PACKED=s.packed,
         GAUSSIAN=plan.gaussian,

@@ -25,6 +25,7 @@ class Tile(NamedTuple):
     WIDE: bool  # outputs take more than one tile
     ALONE: bool  # one tile has a whole sample
     CHUNKS: int  # of components; with one, a tile's votes are formed once
+    LOOKS: int  # tiles with weight among which programs look for a centre to count distances from
     FEW: bool  # inputs, in several chunks: roundings do not even out, so gradients of logits and votes are float64
     PACKED: bool
     GAUSSIAN: bool
