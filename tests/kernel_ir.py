@@ -119,13 +119,15 @@ def both(run: Any, like: dict[str, Tensor], shape: Shape, use: Callable[[Launch,
             use(launch, each.pieces(tensors))
 
 
-def main(agreement: str) -> None:
+def main(agreement: str, part: str = "0", parts: str = "1") -> None:
+    """All forms, or every so manieth of them, from this one on."""
     votes_host.programs_at_once = moments_host.programs_at_once = lambda _, per_core: 132 * per_core
     gaussian = agreement == "gaussian"
     single, device = (torch.float32, torch.float32), torch.device("cpu")
     sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
     forms = import_module("every_form")
-    for name, shape in (forms.BY_VOTES | CHUNKS | ONE_FOR_ALL | forms.BY_MOMENTS).items():
+    every = forms.BY_VOTES | CHUNKS | ONE_FOR_ALL | forms.BY_MOMENTS
+    for name, shape in list(every.items())[int(part) :: int(parts)]:
         s, i = shape, shape.n_inp if shape.fixed_inp else 1
         sizes = {
             "a_inp": (s.batch, s.n_inp), "mu_inp": (s.batch, s.n_inp, s.d_cov, s.d_inp),

@@ -41,7 +41,7 @@ def reduced(impl: str, name: str) -> Shape:
     """A named shape with fewer samples and inputs, and fewer outputs too where moments of long vectors fill memory."""
     shape = SHAPES[name].at_most(2**21)
     if impl == "moments" and pick(SHAPES[name].case()) != "moments":
-        return replace(shape, batch=1, n_inp=min(shape.n_inp, 200), n_out=min(shape.n_out, 500))
+        return replace(shape, batch=1, n_inp=min(shape.n_inp, 100), n_out=min(shape.n_out, 200))
     return shape
 
 

@@ -286,12 +286,13 @@ def test_what_is_not_a_number_shows_in_its_sample_alone(form: str, name: str) ->
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="kernels are compiled by all other tests")
+@pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
-def test_every_kernel_translates_as_for_a_gpu(agreement: str) -> None:
+def test_every_kernel_translates_as_for_a_gpu(agreement: str, part: int) -> None:
     """Which the interpreter does not tell."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, ROOT / "tests/kernel_ir.py", agreement]
+    command = [sys.executable, ROOT / "tests/kernel_ir.py", agreement, str(part), "3"]
     settings: dict[str, Any] = {"env": env | {"PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
     done = subprocess.run(command, **settings, check=False, timeout=300)  # some code has kept compilers busy for ever
     assert not done.returncode, done.stderr[-2000:]
-    assert "several chunks" in done.stdout
+    assert len(done.stdout.splitlines()) >= 5, "forms are missing"

@@ -177,6 +177,7 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
     if T.CHUNKS == 1:
         looks = 0
         b_weight = tl.full([V, T.BLOCK_J], 0.0, tl.float32)
+        # in a loop of its own: as a branch of the other it kept compilers busy for ever
         while (looks < T.LOOKS) & (first < n_tiles):
             rows = rows_of(inp, start, n_inp, first, T)
             b_V = votes(inp, layer, rows, cols, pid_j, 0, T)
