@@ -15,16 +15,20 @@ import triton
 import triton.language as tl
 
 from .limits import at_least, rounded
+from .moments_hard import FARTHEST_SQUARE, FEWEST, hard_sums, store_rows
 from .moments_model import (
     LOG2_E,
     along_features,
     along_votes,
     at_outputs,
     blocks_of,
+    in_single,
+    is_one,
     load_usual,
     log_sigmoid,
     mean_vote,
     model_of,
+    parts_sum,
     slots_range,
     slots_sum,
     slots_total,
@@ -62,7 +66,7 @@ NUMBERS = (
 
 @triton.jit(do_not_specialize=NUMBERS)
 def first_sums(
-    p_a, p_x, p_offsets, p_first, p_gate, p_range, n_inp, n_slots, slot_tiles,
+    p_a, p_x, p_offsets, p_first, p_gate, p_range, p_hard, n_inp, n_slots, slot_tiles,
     PACKED: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -78,6 +82,7 @@ def first_sums(
     b_low = tl.full([BLOCK_I, X], float("inf"), tl.float32)
     b_high = tl.full([BLOCK_I, X], float("-inf"), tl.float32)
     p_own = p_x + start * (C * D)
+    tl.store(p_hard + u_b, 0)  # as far as is known
     for tile in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
         i = tile * BLOCK_I + o_i
         b_f = gates(load_scores(p_a + start, i, n))
@@ -104,34 +109,26 @@ def first_sums(
     tl.store(p_slot + X, tl.max(b_high, 0))
 
 
-@triton.jit(do_not_specialize=NUMBERS)
-def feature_sums(
-    p_a, p_x, p_offsets, p_usual, p_scale, p_rows, p_log, p_part, p_one, n_b, n_inp, t, n_slots, slot_tiles,
-    PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
-    BLOCK_JJ: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+@triton.jit
+def easy_sums(
+    p_a, p_x, p_usual, p_scale, p_rows, p_log, p_part, p_one, first, last, n, J: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_JJ: tl.constexpr, X: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """E-step and a slot's sums of features, `D_use' phi`."""
-    X: tl.constexpr = BLOCK_C * BLOCK_D
+    """E-step and sums of features over inputs from `first` to `last`; all pointers are the sample's."""
     K: tl.constexpr = 4 * X
-    unit = tl.program_id(0)
-    u_b, u_q = unit.to(tl.int64) // n_slots, unit % n_slots
-    start, n = sample(p_offsets, u_b, n_inp, PACKED)
     o_i, o_k, o_jj, o_x = tl.arange(0, BLOCK_I), tl.arange(0, K), tl.arange(0, BLOCK_JJ), tl.arange(0, X)
-    m_jj = o_jj < J
-    p_own, p_own_a, p_own_usual = p_x + start * (C * D), p_a + start, p_usual + u_b * K
-    b_mean, b_scale = tl.load(p_own_usual + 3 * X + o_x), tl.load(p_scale + u_b)
-    row = (t * n_b + u_b) * J
-    c_high, c_low = coefficients(p_rows + row * (2 * K), o_jj, o_k, J, K)
-    c_size = tl.load(p_log + row * 3 + o_jj, mask=m_jj, other=0.0)
-    b_log = load_logs(p_log + row * 3 + J, o_jj, J)
+    b_mean, b_scale = tl.load(p_usual + 3 * X + o_x), tl.load(p_scale)
+    c_high, c_low = coefficients(p_rows, o_jj, o_k, J, K)
+    c_size = tl.load(p_log + o_jj, mask=o_jj < J, other=0.0)
+    b_log = load_logs(p_log + J, o_jj, J)
     b_S, b_one = tl.zeros([BLOCK_JJ, K], tl.float32), tl.zeros([BLOCK_JJ], tl.float32)
-    i = u_q * slot_tiles * BLOCK_I + o_i
-    next_x, next_a = load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), load_scores(p_own_a, i, n)
-    for _ in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
+    i = first + o_i
+    next_x, next_a = load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), load_scores(p_a, i, n)
+    for _ in range(first, last, BLOCK_I):
         b_x, b_a = centred(next_x, b_mean, b_scale), next_a
         i += BLOCK_I
-        next_x, next_a = load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), load_scores(p_own_a, i, n)
-        b_high, b_low, b_size = features(b_x, p_own_usual, D, BLOCK_D, X, BLOCK_I)
+        next_x, next_a = load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), load_scores(p_a, i, n)
+        b_high, b_low, b_size = features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I)
         b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I, BLOCK_JJ)
         b_D = b_R * gates(b_a)[:, None]
         b_used = tl.sum(b_D, 0)
@@ -140,8 +137,42 @@ def feature_sums(
         d_high, d_low = split(b_D * d_inverse[None, :])
         b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
         b_S += b_new * (d_size * b_size)[:, None]
-    tl.store(p_part + (unit.to(tl.int64) * J + o_jj)[:, None] * K + o_k[None, :], b_S, mask=m_jj[:, None])
-    tl.store(p_one + unit.to(tl.int64) * J + o_jj, b_one, mask=m_jj)
+    store_rows(in_single(p_part), b_S, o_jj, J, K)
+    tl.store(p_one + o_jj, b_one, mask=o_jj < J)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def feature_sums(
+    p_a, p_x, p_offsets, p_usual, p_scale, p_rows, p_log, p_hard, p_exact, p_part, p_one, n_b, n_inp, t, n_slots,
+    slot_tiles, PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
+    BLOCK_JJ: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """E-step and a slot's sums of features, `D_use' phi`."""
+    X: tl.constexpr = BLOCK_C * BLOCK_D
+    K: tl.constexpr = 4 * X
+    unit = tl.program_id(0).to(tl.int64)
+    u_b, u_q = unit // n_slots, tl.program_id(0) % n_slots
+    start, n = sample(p_offsets, u_b, n_inp, PACKED)
+    first, last = u_q * slot_tiles * BLOCK_I, tl.minimum((u_q + 1) * slot_tiles * BLOCK_I, n)
+    row = (t * n_b + u_b) * J
+    p_a, p_x, p_usual, p_scale, p_log = (
+        p_a + start,
+        p_x + start * (C * D),
+        p_usual + u_b * K,
+        p_scale + u_b,
+        p_log + row * 3,
+    )
+    p_part, p_one = p_part + unit * (J * K), p_one + unit * J
+    if tl.load(p_hard + u_b) == 0:
+        easy_sums(
+            p_a, p_x, p_usual, p_scale, p_rows + row * (2 * K), p_log, p_part, p_one, first, last, n,
+            J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,
+        )  # fmt: skip
+    else:
+        hard_sums(
+            p_a, p_x, p_usual, p_scale, p_exact + row * K, p_part, p_one, first, last, n,
+            J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -153,7 +184,7 @@ def first_moments(
     X: tl.constexpr = BLOCK_C * BLOCK_D
     o_one = tl.arange(0, 1)
     b_total = tl.sum(slots_total(p_gate, u_b, o_one, n_slots, 1, 1, 1), 0)
-    b_0, b_1, b_2, b_x = unstack(slots_sum(p_first, u_b, o_one, n_slots, 1, 1, 4 * X, 1), 1, X, BLOCK_D)
+    b_0, b_1, b_2, b_x = unstack(slots_sum(p_first, u_b, o_one, n_slots, 1, 4 * X, 1, 4 * X, 1), 1, X, BLOCK_D)
     weighed = tl.maximum(b_total, TINY)
     b_mean = (b_x / weighed).to(tl.float32)
     p_own = p_usual + u_b * (4 * X) + tl.arange(0, X)[None, :]
@@ -166,7 +197,9 @@ def first_moments(
     if D >= 4:
         b_turn, x_turn = turn(b_mean, 2, D, 1, X, BLOCK_D), turn(b_x, 2, D, 1, X, BLOCK_D)
         b_2 -= b_mean * x_turn + b_turn * (b_x - b_total * b_mean)
-    b_scale = spread_unit(b_0, b_total, slots_range(p_range, u_b, n_slots, X))
+    b_low, b_high = slots_range(p_range, u_b, n_slots, X)
+    b_scale = spread_unit(b_0, b_total, tl.max(b_high - b_low, 0))
+    b_far = tl.max(tl.maximum(b_high[None, :] - b_mean, b_mean - b_low[None, :]), 1) * b_scale
     tl.store(p_scale + u_b, b_scale)
     tl.store(p_total + u_b, b_total)
     each = b_scale.to(tl.float64) * b_scale / weighed
@@ -175,13 +208,13 @@ def first_moments(
     tl.store(p_own + 2 * X, (b_2 * each).to(tl.float32))
     share = 1.0 / J
     b_rows = stack(b_0 * share, b_1 * share, b_2 * share, (b_x - b_total * b_mean) * share, 1, X, BLOCK_D)
-    return b_total, b_scale.to(tl.float64), b_rows
+    return b_total, b_scale.to(tl.float64), b_far, b_rows
 
 
 @triton.jit(do_not_specialize=NUMBERS)
 def models(
     p_W, p_B, p_use, p_ign, p_first, p_gate, p_range, p_part, p_one, p_usual, p_scale, p_total, p_S, p_D, p_rows, p_log,
-    p_a_out, p_mu_out, p_sig2_out, n_b, t, n_iters, n_slots, eps, stride_W, stride_use, stride_ign,
+    p_hard, p_exact, p_a_out, p_mu_out, p_sig2_out, n_b, t, n_iters, n_slots, eps, stride_W, stride_use, stride_ign,
     FIRST: tl.constexpr, GAUSSIAN: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
@@ -196,7 +229,7 @@ def models(
     row, p_own = (t * n_b + u_b) * J, p_usual + u_b * K
     W, WW_0, WW_1, WW_2 = weights(p_W, o_j, stride_W, J, D, H, BLOCK_D, BLOCK_H)
     if FIRST:
-        b_total, b_scale, b_rows = first_moments(
+        b_total, b_scale, b_far, b_rows = first_moments(
             p_first, p_gate, p_range, p_usual, p_scale, p_total, u_b, n_slots, J, D, BLOCK_C, BLOCK_D
         )
         b_rows = b_rows + tl.zeros([BLOCK_J, K], tl.float64)
@@ -207,10 +240,11 @@ def models(
     else:
         b_total, unit = tl.load(p_total + u_b), 1 / tl.load(p_scale + u_b).to(tl.float64)
         b_D = slots_total(p_one, u_b, o_j, n_slots, J, J, BLOCK_J)
-        b_rows = slots_sum(p_part, u_b, o_j, n_slots, J, J, K, BLOCK_J) + b_D[:, None] * load_usual(p_own, X, BLOCK_D)
+        b_rows = parts_sum(p_part, p_hard, u_b, o_j, n_slots, J, K, BLOCK_J)
+        b_rows += b_D[:, None] * load_usual(p_own, X, BLOCK_D)
         b_0, b_1, b_2, b_x = blocks_of(b_rows, unit, BLOCK_J, BLOCK_C, BLOCK_D)
         b_rows = stack(b_0, b_1, b_2, b_x, BLOCK_J, X, BLOCK_D)
-    tl.store(p_S + (row + o_j)[:, None] * K + tl.arange(0, K)[None, :], b_rows, mask=m_j[:, None])
+    store_rows(p_S + row * K, b_rows, o_j, J, K)
     tl.store(p_D + row + o_j, b_D, mask=m_j)
     _, b_near = mean_vote(p_own + 3 * X, W, D, BLOCK_C, BLOCK_D)
     b_V, b_VV = along_votes(b_0, b_1, b_2, b_x, W, WW_0, WW_1, WW_2, BLOCK_J, BLOCK_C, BLOCK_D)
@@ -235,7 +269,12 @@ def models(
             b_p * b_m * (2 * LOG2_E), b_p * -LOG2_E, unit, W, WW_0, WW_1, WW_2, BLOCK_J, BLOCK_C, BLOCK_D
         )
         b_log += tl.sum(rounded(b_rows, load_usual(p_own, X, BLOCK_D)), 1)
+        if FIRST:
+            b_most = tl.max(tl.max(tl.abs(b_rows), 1), 0) * tl.max(b_far * b_far, 0)
+            tl.store(p_hard + u_b, 1, mask=(b_most > FARTHEST_SQUARE) | (b_total < FEWEST * J))
         p_next = p_log + (row + n_b * J) * 3 + o_j
+        b_exact = tl.where(is_one(BLOCK_D, K), b_log[:, None], b_rows)
+        store_rows(p_exact + (row + n_b * J) * K, b_exact, o_j, J, K)
         store_pairs(p_rows + (row + n_b * J) * (2 * K), p_next, b_rows, o_j, J, K)
         tl.store(p_next + J, b_log.to(tl.float32), mask=m_j)
         tl.store(p_next + 2 * J, (b_log - b_log.to(tl.float32)).to(tl.float32), mask=m_j)

@@ -9,17 +9,19 @@ import triton.language as tl
 
 from .limits import rounded
 from .moments import NUMBERS
+from .moments_hard import LN_2, hard_sums_bwd, load_rows, store_rows
 from .moments_model import (
     along_features,
     along_votes,
     apart,
     at_outputs,
     blocks_of,
+    in_single,
     is_one,
     load_usual,
     mean_vote,
     model_of,
-    slots_sum,
+    parts_sum,
     store_pairs,
     times,
     weight,
@@ -41,11 +43,10 @@ from .moments_tile import (
     real,
     sample,
     split,
+    to_capsules,
     turn,
     unstack,
 )
-
-LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -81,8 +82,8 @@ def weights_bwd(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def models_bwd(
-    p_W, p_B, p_use, p_ign, p_usual, p_scale, p_total, p_S, p_D, p_da, p_dmu, p_dsig2, p_part, p_rows, p_size,
-    p_dtotal, p_dlayer, n_b, t, n_slots, eps, stride_W, stride_use, stride_ign,
+    p_W, p_B, p_use, p_ign, p_usual, p_scale, p_total, p_S, p_D, p_hard, p_da, p_dmu, p_dsig2, p_part, p_rows, p_size,
+    p_exact, p_dtotal, p_dlayer, n_b, t, n_slots, eps, stride_W, stride_use, stride_ign,
     LAST: tl.constexpr, GAUSSIAN: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
@@ -101,7 +102,7 @@ def models_bwd(
     W_2 = weight(p_W, o_j, 2, stride_W, J, D, H, BLOCK_D, BLOCK_H)
     back_1 = weight(p_W, o_j, D - 1, stride_W, J, D, H, BLOCK_D, BLOCK_H)
     back_2 = weight(p_W, o_j, D - 2 if D >= 2 else 0, stride_W, J, D, H, BLOCK_D, BLOCK_H)
-    b_rows = tl.load(p_S + (row + o_j)[:, None] * K + tl.arange(0, K)[None, :], mask=m_j[:, None], other=0.0)
+    b_rows = load_rows(p_S + row * K, o_j, J, K)
     S_0, S_1, S_2, S_x = unstack(b_rows, BLOCK_J, X, BLOCK_D)
     b_D = tl.load(p_D + row + o_j, mask=m_j, other=0.0)
     b_total, unit = tl.load(p_total + u_b), 1 / tl.load(p_scale + u_b).to(tl.float64)
@@ -119,7 +120,7 @@ def models_bwd(
         b_dm = tl.zeros_like(b_dmu)  # by way of the next E-step
         b_dsig2 = tl.load(p_dsig2 + p_out, mask=m_v, other=0.0).to(tl.float64)
     else:
-        b_rows = slots_sum(p_part, u_b, o_j, n_slots, J, J, K, BLOCK_J)
+        b_rows = parts_sum(p_part, p_hard, u_b, o_j, n_slots, J, K, BLOCK_J)
         b_one = tl.sum(tl.where(is_one(BLOCK_D, K), b_rows, 0.0), 1)
         b_rows += b_one[:, None] * load_usual(p_own, X, BLOCK_D)
         d_0, d_1, d_2, d_x = blocks_of(b_rows, unit, BLOCK_J, BLOCK_C, BLOCK_D)
@@ -151,6 +152,7 @@ def models_bwd(
         b_dD += tl.sum(rounded(b_rows, load_usual(p_own, X, BLOCK_D)), 1)
     b_rows = tl.where(is_one(BLOCK_D, K), b_dD[:, None], b_rows)
     store_pairs(p_rows + u_b * (J * 2 * K), p_size + u_b * J + o_j, b_rows, o_j, J, K)
+    store_rows(p_exact + u_b * (J * K), b_rows, o_j, J, K)
     b_dW += weights_bwd(S_0, S_1, S_2, S_x, b_dV, b_dN, W, W_1, W_2, back_1, back_2, D, BLOCK_J, BLOCK_C, BLOCK_D)
     b_dW += b_mean[:, :, :, None] * b_dB[:, :, None, :]
     add_to(p_dtotal + u_b * J + o_j, -b_ign * b_da, m_j, LAST)
@@ -164,48 +166,26 @@ def models_bwd(
 
 
 @triton.jit
-def to_capsules(b_dphi, b_x, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr):
-    """Gradients of capsules `[i, x]` from those of features `[i, k]`."""
-    d_0, d_1, d_2, d_x = unstack(b_dphi, BLOCK_I, X, BLOCK_D)
-    d_2 = tl.where((tl.arange(0, X) == BLOCK_D - 1)[None, :], 0.0, d_2)  # of the one
-    d_x += 2 * d_0 * b_x
-    if D >= 2:
-        d_x += d_1 * turn(b_x, 1, D, BLOCK_I, X, BLOCK_D) + turn(d_1 * b_x, D - 1, D, BLOCK_I, X, BLOCK_D)
-    if D >= 4:
-        d_x += d_2 * turn(b_x, 2, D, BLOCK_I, X, BLOCK_D) + turn(d_2 * b_x, D - 2, D, BLOCK_I, X, BLOCK_D)
-    return d_x
-
-
-@triton.jit(do_not_specialize=NUMBERS)
-def feature_sums_bwd(
-    p_a, p_x, p_offsets, p_usual, p_scale, p_theta, p_log, p_part, p_rows, p_size, p_da_inp, p_dx,
-    n_b, n_inp, t, fresh, n_slots, slot_tiles,
-    PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
-    BLOCK_JJ: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+def easy_sums_bwd(
+    p_a, p_x, p_usual, p_scale, p_theta, p_log, p_part, p_rows, p_size, p_da_inp, p_dx, first, last, n, fresh,
+    J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_JJ: tl.constexpr, X: tl.constexpr,
+    BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the inputs, of gates and capsules, and a slot's of the E-step's coefficients."""
-    X: tl.constexpr = BLOCK_C * BLOCK_D
+    """Gradients of inputs from `first` to `last`, and what they add to those of the E-step's coefficients."""
     K: tl.constexpr = 4 * X
-    unit = tl.program_id(0)
-    u_b, u_q = unit.to(tl.int64) // n_slots, unit % n_slots
-    start, n = sample(p_offsets, u_b, n_inp, PACKED)
-    o_i, o_k, o_jj = tl.arange(0, BLOCK_I), tl.arange(0, K), tl.arange(0, BLOCK_JJ)
-    o_x = tl.arange(0, X)
-    m_jj = o_jj < J
-    p_own, p_own_a, p_own_usual = p_x + start * (C * D), p_a + start, p_usual + u_b * K
-    b_mean, b_scale = tl.load(p_own_usual + 3 * X + o_x), tl.load(p_scale + u_b)
-    row = (t * n_b + u_b) * J
-    c_high, c_low = coefficients(p_theta + row * (2 * K), o_jj, o_k, J, K)
-    g_high, g_low = coefficients(p_rows + u_b * (J * 2 * K), o_jj, o_k, J, K)
+    o_i, o_k, o_jj, o_x = tl.arange(0, BLOCK_I), tl.arange(0, K), tl.arange(0, BLOCK_JJ), tl.arange(0, X)
+    b_mean, b_scale = tl.load(p_usual + 3 * X + o_x), tl.load(p_scale)
+    c_high, c_low = coefficients(p_theta, o_jj, o_k, J, K)
+    g_high, g_low = coefficients(p_rows, o_jj, o_k, J, K)
     b_dtheta = tl.zeros([BLOCK_JJ, K], tl.float32)
-    c_size = tl.load(p_log + row * 3 + o_jj, mask=m_jj, other=0.0)
-    b_log = load_logs(p_log + row * 3 + J, o_jj, J)
-    g_size = tl.load(p_size + u_b * J + o_jj, mask=m_jj, other=0.0)
-    for tile in range(u_q * slot_tiles, tl.minimum((u_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
-        i = tile * BLOCK_I + o_i
-        b_x = centred(load_capsules(p_own, i, n, o_x, C, D, BLOCK_D), b_mean, b_scale)
-        b_f = gates(load_scores(p_own_a, i, n))
-        b_high, b_low, b_size = features(b_x, p_own_usual, D, BLOCK_D, X, BLOCK_I)
+    c_size = tl.load(p_log + o_jj, mask=o_jj < J, other=0.0)
+    b_log = load_logs(p_log + J, o_jj, J)
+    g_size = tl.load(p_size + o_jj, mask=o_jj < J, other=0.0)
+    for start in range(first, last, BLOCK_I):
+        i = start + o_i
+        b_x = centred(load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), b_mean, b_scale)
+        b_f = gates(load_scores(p_a, i, n))
+        b_high, b_low, b_size = features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I)
         b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I, BLOCK_JJ)
         b_dD = dot(b_high, b_low, tl.trans(g_high), tl.trans(g_low), tl.zeros([BLOCK_I, BLOCK_JJ], tl.float32))
         b_dD = b_dD * (g_size * b_size)[None, :]
@@ -216,11 +196,11 @@ def feature_sums_bwd(
         d_high, d_low = split(b_dlogit * d_inverse[None, :])
         b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
         b_dtheta += b_new * (d_size * b_size)[:, None]
-        at_x = start * (C * D) + i[:, None] * (C * D) + place(o_x, D, BLOCK_D)[None, :]
+        at_x = i[:, None] * (C * D) + place(o_x, D, BLOCK_D)[None, :]
         m_i, m_x, m_old = i < n, real(o_x, C, D, BLOCK_D)[None, :], i < tl.where(fresh == 0, n, 0)
         # loaded before the products, not to wait after them
         b_old = tl.load(p_dx + at_x, mask=m_old[:, None] & m_x, other=0.0)
-        b_old_f = tl.load(p_da_inp + start + i, mask=m_old, other=0.0)
+        b_old_f = tl.load(p_da_inp + i, mask=m_old, other=0.0)
         b_dlogit, b_D = b_dlogit * (c_size * LN_2)[None, :], b_D * g_size[None, :]
         r_size, r_inverse = power(tl.max(tl.max(tl.maximum(tl.abs(b_dlogit), b_D), 1), 0))
         l_high, l_low = split(b_dlogit * r_inverse)
@@ -234,8 +214,43 @@ def feature_sums_bwd(
         b_dphi = tl.dot(u_high, g_high, b_dphi) * r_size
         b_dx = to_capsules(b_dphi, b_x, D, BLOCK_D, X, BLOCK_I) * b_scale
         tl.store(p_dx + at_x, b_old + b_dx, mask=m_i[:, None] & m_x)
-        tl.store(p_da_inp + start + i, b_old_f + b_df, mask=m_i)
-    tl.store(p_part + (unit.to(tl.int64) * J + o_jj)[:, None] * K + o_k[None, :], b_dtheta, mask=m_jj[:, None])
+        tl.store(p_da_inp + i, b_old_f + b_df, mask=m_i)
+    store_rows(in_single(p_part), b_dtheta, o_jj, J, K)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def feature_sums_bwd(
+    p_a, p_x, p_offsets, p_usual, p_scale, p_theta, p_log, p_hard, p_exact, p_part, p_rows, p_size, p_drows, p_da_inp,
+    p_dx, n_b, n_inp, t, fresh, n_slots, slot_tiles,
+    PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
+    BLOCK_JJ: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the inputs, of gates and capsules, and a slot's of the E-step's coefficients."""
+    X: tl.constexpr = BLOCK_C * BLOCK_D
+    K: tl.constexpr = 4 * X
+    unit = tl.program_id(0).to(tl.int64)
+    u_b, u_q = unit // n_slots, tl.program_id(0) % n_slots
+    start, n = sample(p_offsets, u_b, n_inp, PACKED)
+    first, last = u_q * slot_tiles * BLOCK_I, tl.minimum((u_q + 1) * slot_tiles * BLOCK_I, n)
+    row = (t * n_b + u_b) * J
+    p_a, p_x, p_usual, p_scale, p_log = (
+        p_a + start,
+        p_x + start * (C * D),
+        p_usual + u_b * K,
+        p_scale + u_b,
+        p_log + row * 3,
+    )
+    p_da_inp, p_dx, p_part = p_da_inp + start, p_dx + start * (C * D), p_part + unit * (J * K)
+    if tl.load(p_hard + u_b) == 0:
+        easy_sums_bwd(
+            p_a, p_x, p_usual, p_scale, p_theta + row * (2 * K), p_log, p_part, p_rows + u_b * (J * 2 * K),
+            p_size + u_b * J, p_da_inp, p_dx, first, last, n, fresh, J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,
+        )  # fmt: skip
+    else:
+        hard_sums_bwd(
+            p_a, p_x, p_usual, p_scale, p_exact + row * K, p_part, p_drows + u_b * (J * K), p_da_inp, p_dx,
+            first, last, n, fresh, J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=NUMBERS)

@@ -20,7 +20,7 @@ from .sizes import Plan, Sizes, power
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 Shapes = tuple[tuple[int, ...], ...]
-PLACES = [At(place) for place in range(28)]
+PLACES = [At(place) for place in range(31)]
 """Of pieces in the memory of a pass."""
 INPUTS, PARAMS = PLACES[:3], PLACES[3:7]
 """Of arguments, in both passes."""
@@ -79,17 +79,18 @@ class Runner:
         self.first, self.others = cut(n.b, n.i, tiles.first, device), cut(n.b, n.i, tiles.others, device)
         slots, first = n.b * self.others.slots, n.b * self.first.slots
         self.scratch = Layout(
-            Piece(exact, first, k), Piece(exact, first), Piece(small, first, 2, k // 4), Piece(small, slots, n.j, k),
-            Piece(small, slots, n.j),
+            Piece(exact, first, k), Piece(exact, first), Piece(small, first, 2, k // 4), Piece(exact, slots, n.j, k),
+            Piece(exact, slots, n.j),
         )  # fmt: skip
         self.saved = Layout(
             Piece(small, n.b, k), Piece(small, n.b), Piece(exact, n.b), Piece(exact, t, n.b, n.j, k),
             Piece(exact, t, n.b, n.j), Piece(half, t, n.b, n.j, 2, k), Piece(small, t, n.b, 3, n.j),
+            Piece(torch.int32, n.b), Piece(exact, t, n.b, n.j, k),
         )  # fmt: skip
         self.width = n.d * n.h + n.c * n.h + 2  # gradients of one output's parameters
         self.back = Layout(
-            Piece(small, slots, n.j, k), Piece(half, n.b, n.j, 2, k), Piece(small, n.b, n.j), Piece(exact, n.b, n.j),
-            Piece(exact, n.b, n.j, self.width),
+            Piece(exact, slots, n.j, k), Piece(half, n.b, n.j, 2, k), Piece(small, n.b, n.j), Piece(exact, n.b, n.j, k),
+            Piece(exact, n.b, n.j), Piece(exact, n.b, n.j, self.width),
         )  # fmt: skip
         W, _, use, ign = shapes
         # where outputs share a parameter, all of them read the same
@@ -107,17 +108,18 @@ class Runner:
     def plan_fwd(self) -> Iterator[Launch]:
         """Launches over the memory that `fwd` names."""
         n, plan, tiles = self.n, self.plan, self.tiles
-        outs, scratch, saved = PLACES[7:10], PLACES[10:15], PLACES[15:22]
-        usual, scale, _, _, _, rows, log = saved
+        outs, scratch, saved = PLACES[7:10], PLACES[10:15], PLACES[15:24]
+        usual, scale, _, _, _, *coefficients = saved
+        hard = saved[7]
         yield Launch(
-            first_sums, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:3], n.i, *self.first,
+            first_sums, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:3], hard, n.i, *self.first,
             *self.of_inputs,
         )  # fmt: skip
         for t in range(plan.n_iters):
             if t:
                 yield Launch(
-                    feature_sums, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale, rows, log,
-                    *scratch[3:], n.b, n.i, t, *self.others, *self.of_step,
+                    feature_sums, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
+                    *coefficients, *scratch[3:], n.b, n.i, t, *self.others, *self.of_step,
                 )  # fmt: skip
             yield Launch(
                 models, n.b * self.blocks, tiles.model_warps, (self, t == 0), *PARAMS, *scratch, *saved, *outs,
@@ -128,22 +130,22 @@ class Runner:
     def plan_bwd(self) -> Iterator[Launch]:
         """Launches over the memory that `bwd` names."""
         n, plan, tiles = self.n, self.plan, self.tiles
-        douts, grads, saved, back = PLACES[7:10], PLACES[10:16], PLACES[16:23], PLACES[23:28]
-        usual, scale, _, _, _, rows, log = saved
-        last = plan.n_iters - 1
+        douts, grads, saved, back = PLACES[7:10], PLACES[10:16], PLACES[16:25], PLACES[25:31]
+        usual, scale, _, _, _, *coefficients = saved
+        hard, last = saved[7], plan.n_iters - 1
         for t in range(last, -1, -1):
             yield Launch(
-                models_bwd, n.b * self.blocks, tiles.model_warps, (self, t == last), *PARAMS, *saved[:5], *douts,
+                models_bwd, n.b * self.blocks, tiles.model_warps, (self, t == last), *PARAMS, *saved[:5], hard, *douts,
                 *back, n.b, t, self.others.slots, plan.eps, *self.strides, t == last, *self.of_models,
             )  # fmt: skip
             if t:
                 yield Launch(
-                    feature_sums_bwd, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale, rows,
-                    log, *back[:3], *grads[:2], n.b, n.i, t, int(t == last), *self.others, *self.of_step,
+                    feature_sums_bwd, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
+                    *coefficients, *back[:4], *grads[:2], n.b, n.i, t, int(t == last), *self.others, *self.of_step,
                 )  # fmt: skip
         yield Launch(
             first_sums_bwd, n.b * self.first.slots + -(-n.j * self.width // 128), tiles.first.warps, self, *INPUTS,
-            usual, scale, *back[1:], *grads, n.b, n.i, int(last == 0), *self.first, *self.of_last,
+            usual, scale, *back[1:3], *back[4:], *grads, n.b, n.i, int(last == 0), *self.first, *self.of_last,
         )  # fmt: skip
 
     def fwd(self, given: Sequence[Tensor], in_graph: bool = False) -> tuple[Tensors, Tensors]:

@@ -69,14 +69,29 @@ def along_features(b_v, b_vv, unit, W, WW_0, WW_1, WW_2, BLOCK_J: tl.constexpr, 
 
 
 @triton.jit
-def slots_sum(p_part, u_b, o_j, n_slots, n_j, J: tl.constexpr, K: tl.constexpr, BLOCK_J: tl.constexpr):
-    """The sum over a sample's slots of rows `[j, k]`; a slot has `n_j`, one for all outputs or each its own."""
+def in_single(p_part):
+    """Where easy samples have their partial sums: in the first half of the room that hard ones fill."""
+    return p_part.to(tl.pointer_type(tl.float32))
+
+
+@triton.jit
+def parts_sum(p_part, p_hard, u_b, o_j, n_slots, J: tl.constexpr, K: tl.constexpr, BLOCK_J: tl.constexpr):
+    """The sum over a sample's slots of rows `[j, k]`, easy or hard."""
+    if tl.load(p_hard + u_b) == 0:
+        return slots_sum(in_single(p_part), u_b, o_j, n_slots, J, 2 * J * K, J, K, BLOCK_J)
+    else:
+        return slots_sum(p_part, u_b, o_j, n_slots, J, J * K, J, K, BLOCK_J)
+
+
+@triton.jit
+def slots_sum(p_part, u_b, o_j, n_slots, n_j, stride, J: tl.constexpr, K: tl.constexpr, BLOCK_J: tl.constexpr):
+    """Likewise of slots that are `stride` apart, with `n_j` rows each: one for all outputs, or each its own."""
     at = tl.minimum(o_j, n_j - 1)[:, None] * K + tl.arange(0, K)[None, :]
     b_sum = tl.zeros([BLOCK_J, K], tl.float64)
     for q in range(0, n_slots, BLOCK_Q):
         for r in tl.static_range(BLOCK_Q):  # all loads at once, and added in order
             m = (o_j < tl.where(q + r < n_slots, J, 0))[:, None]
-            b_part = tl.load(p_part + (u_b * n_slots + q + r) * n_j * K + at, mask=m, other=0.0)
+            b_part = tl.load(p_part + (u_b * n_slots + q + r) * stride + at, mask=m, other=0.0)
             b_sum += b_part.to(tl.float64)
     return b_sum
 
@@ -96,7 +111,7 @@ def slots_total(p_one, u_b, o_j, n_slots, n_j, J: tl.constexpr, BLOCK_J: tl.cons
 
 @triton.jit
 def slots_range(p_range, u_b, n_slots, X: tl.constexpr):
-    """How far apart numbers in the same place of a sample's capsules lie at most, over inputs that have weight."""
+    """The least and the largest number in each place of a sample's capsules, of inputs that have weight."""
     o_q, o_x = tl.arange(0, BLOCK_Q), tl.arange(0, X)
     b_low, b_high = tl.full([X], float("inf"), tl.float32), tl.full([X], float("-inf"), tl.float32)
     for q in range(0, n_slots, BLOCK_Q):
@@ -104,7 +119,7 @@ def slots_range(p_range, u_b, n_slots, X: tl.constexpr):
         m = (q + o_q < n_slots)[:, None]
         b_low = tl.minimum(b_low, tl.min(tl.load(p_slot, mask=m, other=float("inf")), 0))
         b_high = tl.maximum(b_high, tl.max(tl.load(p_slot + X, mask=m, other=float("-inf")), 0))
-    return tl.max(b_high - b_low, 0)
+    return b_low, b_high
 
 
 @triton.jit

@@ -159,8 +159,8 @@ def unstack(b, BLOCK_I: tl.constexpr, X: tl.constexpr, BLOCK_D: tl.constexpr):
 
 
 @triton.jit
-def features(b_x, p_usual, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr):
-    """A tile's features `[i, k]`, less what is usual in the sample, as pairs; and what all were divided by.
+def all_features(b_x, p_usual, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr):
+    """A tile's features `[i, k]`, less what is usual in the sample, in the precision of its capsules.
 
     The place of the last product with the next but one, which no capsule needs, holds a one.
     """
@@ -172,10 +172,29 @@ def features(b_x, p_usual, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constex
     if D >= 4:
         b_2 = b_x * turn(b_x, 2, D, BLOCK_I, X, BLOCK_D) - tl.load(p_usual + 2 * X + o_x)[None, :]
     b_2 = tl.where((o_x == BLOCK_D - 1)[None, :], 1.0, b_2)
+    return stack(b_0, b_1, b_2, b_x, BLOCK_I, X, BLOCK_D)
+
+
+@triton.jit
+def features(b_x, p_usual, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr):
+    """A tile's features as pairs, and what all were divided by."""
     b_most = tl.max(tl.max(tl.abs(b_x), 1), 0)
     b_size, b_inverse = power(tl.maximum(b_most * b_most, b_most) + MOST_USUAL)
-    b_high, b_low = split(stack(b_0, b_1, b_2, b_x, BLOCK_I, X, BLOCK_D) * b_inverse)
+    b_high, b_low = split(all_features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I) * b_inverse)
     return b_high, b_low, b_size
+
+
+@triton.jit
+def to_capsules(b_dphi, b_x, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr):
+    """Gradients of capsules `[i, x]` from those of features `[i, k]`."""
+    d_0, d_1, d_2, d_x = unstack(b_dphi, BLOCK_I, X, BLOCK_D)
+    d_2 = tl.where((tl.arange(0, X) == BLOCK_D - 1)[None, :], 0.0, d_2)  # of the one
+    d_x += 2 * d_0 * b_x
+    if D >= 2:
+        d_x += d_1 * turn(b_x, 1, D, BLOCK_I, X, BLOCK_D) + turn(d_1 * b_x, D - 1, D, BLOCK_I, X, BLOCK_D)
+    if D >= 4:
+        d_x += d_2 * turn(b_x, 2, D, BLOCK_I, X, BLOCK_D) + turn(d_2 * b_x, D - 2, D, BLOCK_I, X, BLOCK_D)
+    return d_x
 
 
 @triton.jit
