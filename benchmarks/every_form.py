@@ -25,7 +25,11 @@ BY_VOTES = {
     "many outputs": Shape(1, 19, 2100, 1, 3, 2),
     "products with many outputs": Shape(2, 67, 150, 1, 20, 4),
 }
-BY_MOMENTS = {"moments": Shape(2, 333, 17, 4, 4, 4), "moments of 2x5": Shape(3, 70, 6, 2, 5, 3)}
+BY_MOMENTS = {
+    "moments": Shape(2, 333, 17, 4, 4, 4),
+    "moments of 2x5": Shape(3, 70, 6, 2, 5, 3),
+    "moments in float64": Shape(2, 100, 33, 4, 4, 4),
+}
 PACKED = Shape(1, 211, 5, 4, 4, 4)
 ENDS = [0, 3, 3, 100, 211]
 

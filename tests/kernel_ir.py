@@ -22,7 +22,7 @@ from triton.compiler import ASTSource, make_backend
 
 from capsroute.routing.triton import moments_host, votes_host
 from capsroute.routing.triton.launch import Launch
-from capsroute.routing.triton.sizes import Plan, Sizes
+from capsroute.routing.triton.sizes import Hard, Plan, Sizes
 from capsroute.testing import Shape
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -138,7 +138,7 @@ def main(agreement: str, part: str = "0", parts: str = "1") -> None:
         case = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, False)
         plan = Plan(3, gaussian, 1e-5)
         if name in forms.BY_MOMENTS:
-            run = moments_host.Runner(plan, case, shapes, single, device)
+            run = moments_host.Runner(plan, case, shapes, single, device, Hard())
         else:
             run = votes_host.Runner(plan, case, s.batch * s.n_inp, shapes, single, device)
         far = gaussian or name in KMEANS_TO_PTX

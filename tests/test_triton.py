@@ -17,13 +17,17 @@ from capsroute import Routing, route
 from capsroute.routing import pick
 from capsroute.routing import triton as kernels
 from capsroute.routing.agreement import Quadratic
-from capsroute.routing.triton.sizes import Plan, Sizes
+from capsroute.routing.triton.sizes import ALWAYS, NEVER, Hard, Plan, Sizes
 from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs, over_budget, run, shuffle
 from conftest import ROOT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHARED, FIXED = Shape(2, 21, 5, 2, 3, 2), Shape(2, 7, 3, 2, 3, 2, fixed_inp=True)
-FORMS = {"moments": kernels.Enough(0, 2, 1, gaussian=False), "votes": kernels.Enough(2**30)}
+FORMS = {
+    "moments": kernels.Enough(0, 2, 1, gaussian=False, hard=NEVER),
+    "moments in float64": kernels.Enough(0, 2, 1, gaussian=False, hard=ALWAYS),
+    "votes": kernels.Enough(2**30),
+}
 """From when on moments serve, to have the one form or the other."""
 pytestmark = pytest.mark.filterwarnings(
     "ignore:overflow encountered:RuntimeWarning"
@@ -71,6 +75,56 @@ def test_moments_of_few_inputs_keep_two_bits_less(agreement: str, monkeypatch: p
     assert wrong(lambda seed: make_inputs(SHARED, seed, device=DEVICE), times=4, agreement=agreement) == {}
 
 
+@pytest.mark.parametrize(("agreement", "n_iters"), [("gaussian", 4), ("kmeans", 3)])
+def test_in_float64_moments_of_few_inputs_are_as_exact_as_any(
+    agreement: str, n_iters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments in float64"]._replace(iterations=4))
+    inputs = [make_inputs(SHARED, seed, device=DEVICE) for seed in range(12)]
+    assert wrong(inputs.__getitem__, agreement=agreement, n_iters=n_iters) == {}
+
+
+def thin(inputs: dict[str, torch.Tensor]) -> None:
+    """Little weight for each output."""
+    inputs["a_inp"][0, 20:] = -torch.inf
+
+
+def outlier(inputs: dict[str, torch.Tensor]) -> None:
+    """One input far larger than all others."""
+    inputs["mu_inp"][0, 7] *= 100
+
+
+def dense(inputs: dict[str, torch.Tensor]) -> None:
+    """Most inputs close together, some elsewhere."""
+    inputs["mu_inp"][0, 10:] *= 0.01
+    inputs["mu_inp"][0, :10] += 3
+
+
+@pytest.mark.parametrize("change", [thin, outlier, dense], ids=lambda change: change.__name__)
+def test_hard_samples_are_as_exact_as_others(change: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first sample is hard, the second is not."""
+    monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments"]._replace(hard=Hard()))
+    shape = Shape(2, 400, 16, 4, 4, 4)
+
+    def drawn(seed: int) -> dict[str, torch.Tensor]:
+        inputs = {name: t.detach() for name, t in make_inputs(shape, seed, device=DEVICE).items()}
+        change(inputs)
+        return inputs
+
+    assert wrong(drawn) == {}
+    assert hard_samples(drawn(0)) == [1, 0]
+
+
+def hard_samples(inputs: dict[str, torch.Tensor]) -> list[int]:
+    """Which of them the moment form takes for hard."""
+    a_inp, x, *params = inputs.values()
+    *batch, n, c, d = x.shape
+    sizes = Sizes(*batch, n, params[1].shape[1], c, d, params[1].shape[3], packed=False)
+    found: Any = kernels.runner(Plan(3, True, 1e-5), sizes, (a_inp, x, None, *params))
+    _, (saved,) = kernels.fwd(found, (a_inp, x, None, *params))
+    return found.saved.pieces(saved)[7].tolist()
+
+
 @pytest.mark.parametrize(("far", "masked"), [(30.0, 30.0), (1e5, 1e30)])
 def test_inputs_of_little_weight_may_be_far_away(far: float, masked: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """They share tiles with others, whose spread is the unit that the moment form counts in."""
@@ -88,27 +142,36 @@ def test_inputs_of_little_weight_may_be_far_away(far: float, masked: float, monk
 
 
 @pytest.mark.parametrize(
-    ("lengths", "changes", "form"),
+    ("lengths", "changes", "form", "exactly"),
     [
-        ([1024], {}, "moments"),
-        ([1023], {}, "votes"),
-        ([64], {"b": 4096}, "votes"),
-        ([1024], {"n_iters": 4}, "votes"),
-        ([1024], {"c": 1, "h": 16}, "votes"),
-        ([1024, 2000, 3000], {}, "moments"),
-        ([1023, 2000, 3000], {}, "votes"),
+        ([1024], {}, "moments", "moments"),
+        ([1023], {}, "votes", "votes"),
+        ([4095], {"j": 17}, "moments", "moments"),
+        ([4096], {"n_iters": 4}, "votes", "moments in float64"),
+        ([4095], {"n_iters": 4}, "votes", "votes"),
+        ([64], {"b": 4096}, "votes", "moments in float64"),
+        ([4096], {"c": 1, "h": 16}, "votes", "votes"),
+        ([1024, 2000, 3000], {}, "moments", "moments"),
+        ([1023, 2000, 3000], {}, "votes", "moments in float64"),
     ],
 )
-def test_moments_serve_where_sums_are_long(lengths: list[int], changes: dict[str, int], form: str) -> None:
-    """Those of every sample, however many there are: else outputs lie too close together for squares to tell."""
-    want = {"b": len(lengths), "c": 4, "h": 4, "n_iters": 3} | changes
-    sizes = Sizes(want["b"], max(lengths), 16, want["c"], 4, want["h"], packed=len(lengths) > 1)
+def test_moments_serve_where_sums_are_long_or_float64_is_fast(
+    lengths: list[int], changes: dict[str, int], form: str, exactly: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of every sample, however many there are: else outputs lie too close together for squares to tell."""
+    want = {"b": len(lengths), "j": 16, "c": 4, "h": 4, "n_iters": 3} | changes
+    j, sizes = want["j"], Sizes(want["b"], max(lengths), want["j"], want["c"], 4, want["h"], packed=len(lengths) > 1)
     batch = (sum(lengths),) if sizes.packed else (sizes.b, sizes.i)
-    shapes = (*batch,), (*batch, sizes.c, 4), (1, 16, 4, sizes.h), (1, 16, sizes.c, sizes.h), (1, 16), (1, 16)
+    shapes = (*batch,), (*batch, sizes.c, 4), (1, j, 4, sizes.h), (1, j, sizes.c, sizes.h), (1, j), (1, j)
     a_inp, x, *params = (torch.empty(shape, device=DEVICE) for shape in shapes)
-    inputs = a_inp, x, None, *params
-    found = kernels.runner(Plan(want["n_iters"], True, 1e-5), sizes, inputs, min(lengths) if sizes.packed else None)
-    assert type(found).__module__.endswith(f"{form}_host")
+    inputs, fewest = (a_inp, x, None, *params), min(lengths) if sizes.packed else None
+    for fast, expected in ((False, form), (True, exactly)):
+        monkeypatch.setattr(kernels, "exact", lambda device, fast=fast: fast)
+        kernels.settled.cache_clear()
+        found: Any = kernels.runner(Plan(want["n_iters"], True, 1e-5), sizes, inputs, fewest)
+        kernels.settled.cache_clear()
+        assert type(found).__module__.endswith(f"{expected.split()[0]}_host")
+        assert expected == "votes" or found.hard == (ALWAYS if "float64" in expected else Hard())
 
 
 def test_tight_clusters_far_apart() -> None:
@@ -128,7 +191,7 @@ def test_capsules_of_any_size(form: str, scale: float) -> None:
         inputs = make_inputs(SHARED, seed, device=DEVICE)
         return inputs | {name: inputs[name].detach() * scale for name in ("mu_inp", "B")}
 
-    assert wrong(scaled, 1 if form == "votes" else 4, eps=min(1e-5, 1e-5 * scale**2)) == {}
+    assert wrong(scaled, 4 if form == "moments" else 1, eps=min(1e-5, 1e-5 * scale**2)) == {}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

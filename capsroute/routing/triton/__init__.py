@@ -1,7 +1,7 @@
 """Routing by fused kernels: votes and assignments stay on chip, and each pass over the inputs is one phase of a launch.
 
-Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch. `moments.py` and
-`moments_bwd.py` have the form for small capsules whose parameters all inputs share, `votes*.py` that for all others;
+Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch. `moments*.py`
+have the form for small capsules whose parameters all inputs share, `votes*.py` that for all others;
 `grid.py` runs phases, `launch.py` starts kernels, `room.py` has memory for them. `docs/kernels.md` says why.
 """
 
@@ -21,7 +21,7 @@ from ..agreement import Agreement, Gaussian, KMeans
 from ..capsules import Capsules
 from ..case import Case
 from ..mapping import Tensors, one_by_one
-from .sizes import Plan, Sizes, power
+from .sizes import ALWAYS, Hard, Plan, Sizes, power
 
 LONGEST_ROW = 5
 """Numbers in a row of a capsule whose products are all with the next or the next but one."""
@@ -43,11 +43,15 @@ class Enough(NamedTuple):
     numbers: int = 12  # of a vote, as far as they do not follow from each other
     gaussian: bool = True  # and no other agreement
     iterations: int = 3  # at most: outputs shrink from one to the next
+    hard: Hard = Hard()
+    pairs: int = 2**16  # of inputs and outputs, from which float64 takes less time than votes where halves do not serve
 
 
 ENOUGH = Enough()
 OLDEST = (8, 0)
 """Compute capability from which a GPU has what the kernels use."""
+EXACT = ((8, 0), (9, 0), (10, 0))
+"""Those of GPUs that multiply in float64 about as fast as others in float32."""
 
 
 def interpreted() -> bool:
@@ -124,14 +128,26 @@ class Runner(Protocol):
         ...
 
 
-def by_moments(plan: Plan, sizes: Sizes, many: bool, shapes: Sequence[Sequence[int]], enough: Enough) -> bool:
-    """Whether the moment form serves, and so does better; `many` says that every sample has inputs enough."""
+def by_moments(
+    plan: Plan, sizes: Sizes, n: int, many: bool, shapes: Sequence[Sequence[int]], enough: Enough, exact: bool
+) -> Hard | None:
+    """If the moment form serves, and so does better, which samples are hard; otherwise nothing.
+
+    There are `n` inputs in all; `many` says that every sample has enough, `exact` that float64 is fast.
+    """
     s = sizes
     small = s.d <= LONGEST_ROW and power(s.c) * power(s.d) <= MOST_NUMBERS and s.j <= MOST_OUTPUTS
-    many = many and s.b * s.i > 0 and s.j >= enough.outputs and s.c * min(s.d, s.h) >= enough.numbers
-    shared = all(shape[0] == 1 for shape in shapes)
-    brief = plan.n_iters <= enough.iterations
-    return small and many and shared and brief and (plan.gaussian or not enough.gaussian)
+    large = n > 0 and s.j >= enough.outputs and s.c * min(s.d, s.h) >= enough.numbers
+    if not (small and large and all(shape[0] == 1 for shape in shapes)):
+        return None
+    if many and plan.n_iters <= enough.iterations and (plan.gaussian or not enough.gaussian):
+        return enough.hard
+    return ALWAYS if exact and n * s.j >= enough.pairs else None
+
+
+def exact(device: torch.device) -> bool:
+    """Whether float64 is fast."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) in EXACT
 
 
 def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any], fewest: int | None = None) -> Runner:
@@ -158,10 +174,11 @@ def settled(
     enough: Enough,
 ) -> Runner:
     """Likewise; both forms need Triton, which is not imported before."""
-    if by_moments(plan, sizes, many, shapes, enough):
+    hard = by_moments(plan, sizes, n, many, shapes, enough, exact(device))
+    if hard is not None:
         from .moments_host import runner
 
-        return runner(plan, sizes, shapes, dtypes, device)
+        return runner(plan, sizes, shapes, dtypes, device, hard)
     from . import votes_host
 
     return votes_host.Runner(plan, sizes, n, shapes, dtypes, device)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from .limits import at_least, rounded
-from .moments_hard import FARTHEST_SQUARE, FEWEST, hard_sums, store_rows
+from .moments_hard import hard_sums, store_rows
 from .moments_model import (
     LOG2_E,
     along_features,
@@ -214,7 +214,8 @@ def first_moments(
 @triton.jit(do_not_specialize=NUMBERS)
 def models(
     p_W, p_B, p_use, p_ign, p_first, p_gate, p_range, p_part, p_one, p_usual, p_scale, p_total, p_S, p_D, p_rows, p_log,
-    p_hard, p_exact, p_a_out, p_mu_out, p_sig2_out, n_b, t, n_iters, n_slots, eps, stride_W, stride_use, stride_ign,
+    p_hard, p_exact, p_a_out, p_mu_out, p_sig2_out, n_b, t, n_iters, n_slots, eps, far, weight, stride_W, stride_use,
+    stride_ign,
     FIRST: tl.constexpr, GAUSSIAN: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
@@ -271,7 +272,7 @@ def models(
         b_log += tl.sum(rounded(b_rows, load_usual(p_own, X, BLOCK_D)), 1)
         if FIRST:
             b_most = tl.max(tl.max(tl.abs(b_rows), 1), 0) * tl.max(b_far * b_far, 0)
-            tl.store(p_hard + u_b, 1, mask=(b_most > FARTHEST_SQUARE) | (b_total < FEWEST * J))
+            tl.store(p_hard + u_b, 1, mask=(b_most > far) | (b_total < weight * J))
         p_next = p_log + (row + n_b * J) * 3 + o_j
         b_exact = tl.where(is_one(BLOCK_D, K), b_log[:, None], b_rows)
         store_rows(p_exact + (row + n_b * J) * K, b_exact, o_j, J, K)

@@ -16,10 +16,6 @@ import triton.language as tl
 from .limits import rounded
 from .moments_tile import all_features, centred, gates, load_capsules, load_scores, place, real, to_capsules
 
-FARTHEST_SQUARE = tl.constexpr(512.0)
-"""What an input's features add to a logit in the second iteration, at most; a sample with one farther away is hard."""
-FEWEST = tl.constexpr(4.0)
-"""Weight of a sample's inputs for each output; with less it is hard."""
 LN_2 = tl.constexpr(0.6931471805599453)
 
 

@@ -16,7 +16,7 @@ from .launch import At, Launch, Pass
 from .moments import feature_sums, first_sums, models
 from .moments_bwd import feature_sums_bwd, first_sums_bwd, models_bwd
 from .room import Layout, Piece
-from .sizes import Plan, Sizes, power
+from .sizes import Hard, Plan, Sizes, power
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 Shapes = tuple[tuple[int, ...], ...]
@@ -69,13 +69,14 @@ class Runner:
         shapes: Shapes,
         dtypes: Dtypes,
         device: torch.device,
+        hard: Hard,
         tiles: Tiles = Tiles(),  # noqa: B008 (never changes)
     ):
         small, exact, half = torch.float32, torch.float64, torch.float16
         c, d, t = power(n.c), power(n.d), plan.n_iters
         c = max(c, 4 // d)  # sixteen features are what a product takes at least
         k = 4 * c * d
-        self.plan, self.n, self.tiles = plan, n, tiles
+        self.plan, self.n, self.hard, self.tiles = plan, n, hard, tiles
         self.first, self.others = cut(n.b, n.i, tiles.first, device), cut(n.b, n.i, tiles.others, device)
         slots, first = n.b * self.others.slots, n.b * self.first.slots
         self.scratch = Layout(
@@ -123,8 +124,8 @@ class Runner:
                 )  # fmt: skip
             yield Launch(
                 models, n.b * self.blocks, tiles.model_warps, (self, t == 0), *PARAMS, *scratch, *saved, *outs,
-                n.b, t, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps, *self.strides,
-                t == 0, *self.of_models,
+                n.b, t, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps, *self.hard,
+                *self.strides, t == 0, *self.of_models,
             )  # fmt: skip
 
     def plan_bwd(self) -> Iterator[Launch]:

@@ -1,5 +1,6 @@
 """What both forms of the kernels are told. Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules."""
 
+import math
 from typing import NamedTuple
 
 
@@ -21,6 +22,17 @@ class Sizes(NamedTuple):
     d: int
     h: int
     packed: bool
+
+
+class Hard(NamedTuple):
+    """Which samples the moment form routes in float64: products of halves are not exact enough for them."""
+
+    far: float = 256.0  # what features of an input add to a logit of the second iteration, if that is more
+    weight: float = 4.0  # of inputs for each output, if it is less
+
+
+ALWAYS = Hard(weight=math.inf)
+NEVER = Hard(math.inf, 0.0)
 
 
 def power(n: int) -> int:
