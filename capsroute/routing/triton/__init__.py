@@ -146,8 +146,10 @@ def by_moments(
 
 
 def exact(device: torch.device) -> bool:
-    """Whether float64 is fast."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) in EXACT
+    """Whether float64 is fast, and Triton multiplies in it."""
+    from .moments_hard import SERVES
+
+    return SERVES and device.type == "cuda" and torch.cuda.get_device_capability(device) in EXACT
 
 
 def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any], fewest: int | None = None) -> Runner:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from .limits import at_least, rounded
-from .moments_hard import hard_sums, store_rows
+from .moments_hard import FLOAT64, hard_sums, store_rows
 from .moments_model import (
     LOG2_E,
     along_features,
@@ -163,7 +163,11 @@ def feature_sums(
         p_log + row * 3,
     )
     p_part, p_one = p_part + unit * (J * K), p_one + unit * J
-    if tl.load(p_hard + u_b) == 0:
+    if FLOAT64:
+        easy = tl.load(p_hard + u_b) == 0
+    else:
+        easy: tl.constexpr = True
+    if easy:
         easy_sums(
             p_a, p_x, p_usual, p_scale, p_rows + row * (2 * K), p_log, p_part, p_one, first, last, n,
             J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,

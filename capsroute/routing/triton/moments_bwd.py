@@ -9,7 +9,7 @@ import triton.language as tl
 
 from .limits import rounded
 from .moments import NUMBERS
-from .moments_hard import LN_2, hard_sums_bwd, load_rows, store_rows
+from .moments_hard import FLOAT64, LN_2, hard_sums_bwd, load_rows, store_rows
 from .moments_model import (
     along_features,
     along_votes,
@@ -241,7 +241,11 @@ def feature_sums_bwd(
         p_log + row * 3,
     )
     p_da_inp, p_dx, p_part = p_da_inp + start, p_dx + start * (C * D), p_part + unit * (J * K)
-    if tl.load(p_hard + u_b) == 0:
+    if FLOAT64:
+        easy = tl.load(p_hard + u_b) == 0
+    else:
+        easy: tl.constexpr = True
+    if easy:
         easy_sums_bwd(
             p_a, p_x, p_usual, p_scale, p_theta + row * (2 * K), p_log, p_part, p_rows + u_b * (J * 2 * K),
             p_size + u_b * J, p_da_inp, p_dx, first, last, n, fresh, J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,

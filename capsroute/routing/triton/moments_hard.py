@@ -16,6 +16,9 @@ import triton.language as tl
 from .limits import rounded
 from .moments_tile import all_features, centred, gates, load_capsules, load_scores, place, real, to_capsules
 
+SERVES = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
+"""Whether Triton multiplies in float64; otherwise no sample is hard."""
+FLOAT64 = tl.constexpr(SERVES)
 LN_2 = tl.constexpr(0.6931471805599453)
 
 
@@ -66,11 +69,11 @@ def hard_sums(
     b_S, b_one = tl.zeros([BLOCK_JJ, K], tl.float64), tl.zeros([BLOCK_JJ], tl.float64)
     i = first + tl.arange(0, BLOCK_I)
     _, b_phi, b_f = tile_of(p_a, p_x, p_usual, p_scale, i, n, C, D, BLOCK_I, X, BLOCK_D)
-    for _ in range(first, last, BLOCK_I):
+    for start in range(first, last, BLOCK_I):
         b_D = assign(b_phi, p_rows, o_jj, J, K) * b_f[:, None]
         b_one += tl.sum(b_D, 0)
         b_S += product(tl.trans(b_D), b_phi)
-        i += BLOCK_I
+        i = start + BLOCK_I + tl.arange(0, BLOCK_I)
         _, b_phi, b_f = tile_of(p_a, p_x, p_usual, p_scale, i, n, C, D, BLOCK_I, X, BLOCK_D)
     store_rows(p_part, b_S, o_jj, J, K)
     tl.store(p_one + o_jj, b_one, mask=o_jj < J)
@@ -88,7 +91,7 @@ def hard_sums_bwd(
     b_dtheta = tl.zeros([BLOCK_JJ, K], tl.float64)
     i = first + tl.arange(0, BLOCK_I)
     b_x, b_phi, b_f = tile_of(p_a, p_x, p_usual, p_scale, i, n, C, D, BLOCK_I, X, BLOCK_D)
-    for _ in range(first, last, BLOCK_I):
+    for start in range(first, last, BLOCK_I):
         b_R = assign(b_phi, p_rows, o_jj, J, K)
         b_dD = product(b_phi, tl.trans(load_rows(p_drows, o_jj, J, K)))
         b_df = tl.sum(rounded(b_R, b_dD), 1)
@@ -103,6 +106,6 @@ def hard_sums_bwd(
         b_df += tl.load(p_da_inp + i, mask=m_old, other=0.0)
         tl.store(p_dx + at_x, b_dx.to(tl.float32), mask=m_i[:, None] & m_x)
         tl.store(p_da_inp + i, b_df.to(tl.float32), mask=m_i)
-        i += BLOCK_I
+        i = start + BLOCK_I + tl.arange(0, BLOCK_I)
         b_x, b_phi, b_f = tile_of(p_a, p_x, p_usual, p_scale, i, n, C, D, BLOCK_I, X, BLOCK_D)
     store_rows(p_part, b_dtheta, o_jj, J, K)

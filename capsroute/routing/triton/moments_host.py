@@ -15,8 +15,9 @@ from .grid import programs_at_once
 from .launch import At, Launch, Pass
 from .moments import feature_sums, first_sums, models
 from .moments_bwd import feature_sums_bwd, first_sums_bwd, models_bwd
+from .moments_hard import SERVES
 from .room import Layout, Piece
-from .sizes import Hard, Plan, Sizes, power
+from .sizes import NEVER, Hard, Plan, Sizes, power
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 Shapes = tuple[tuple[int, ...], ...]
@@ -76,7 +77,7 @@ class Runner:
         c, d, t = power(n.c), power(n.d), plan.n_iters
         c = max(c, 4 // d)  # sixteen features are what a product takes at least
         k = 4 * c * d
-        self.plan, self.n, self.hard, self.tiles = plan, n, hard, tiles
+        self.plan, self.n, self.hard, self.tiles = plan, n, hard if SERVES else NEVER, tiles
         self.first, self.others = cut(n.b, n.i, tiles.first, device), cut(n.b, n.i, tiles.others, device)
         slots, first = n.b * self.others.slots, n.b * self.first.slots
         self.scratch = Layout(
