@@ -90,6 +90,7 @@ def write_rows(rows: list[Row], path: Path) -> None:
 
 def write_table(rows: list[dict[str, Any]], path: Path) -> None:
     """Rows of any columns, the same in all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
