@@ -1,6 +1,7 @@
 """What tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,18 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def watched() -> Iterator[None]:
+    """Interpreted kernels may touch nothing but their tensors, and read nothing that nobody wrote."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        yield
+        return
+    from guarded import guarded
+
+    with guarded():
+        yield
 
 
 @pytest.fixture(scope="session")

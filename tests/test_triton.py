@@ -29,9 +29,10 @@ FORMS = {
     "votes": kernels.Enough(2**30),
 }
 """From when on moments serve, to have the one form or the other."""
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:overflow encountered:RuntimeWarning"
-)  # what infinite scores mean in NumPy
+pytestmark = [
+    pytest.mark.usefixtures("watched"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),  # what infinite scores mean in NumPy
+]
 
 
 @pytest.fixture(params=FORMS)

@@ -30,7 +30,10 @@ PRODUCTS = Knobs(fewest=1)
 """Matrix products of however few inputs."""
 NARROW = Knobs(of_one=4, of_one_wide=4, of_one_few=4, columns=4, most_j=4)
 """Outputs in several tiles, components in several chunks."""
-pytestmark = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="triton was imported to compile")
+pytestmark = [
+    pytest.mark.usefixtures("watched"),
+    pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="triton was imported to compile"),
+]
 
 
 def drawn(shape: Shape, own: str = "", seed: int = 0) -> dict[str, Tensor]:
