@@ -43,7 +43,7 @@ class Enough(NamedTuple):
     numbers: int = 12  # of a vote, as far as they do not follow from each other
     gaussian: bool = True  # and no other agreement
     iterations: int = 3  # at most: outputs shrink from one to the next
-    hard: Hard = Hard()
+    hard: Hard = Hard()  # which samples take more digits all the same
     pairs: int = 2**16  # of inputs and outputs, from which float64 takes less time than votes where halves do not serve
 
 
