@@ -130,7 +130,7 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
         several.add((tile.CHUNKS > 1, tile.FEW))
         return tile
 
-    def moments(plan: Any, sizes: Any, *others: Any) -> bool:
+    def moments(plan: Any, sizes: Any, *others: Any) -> Any:
         if chosen := by_moments(plan, sizes, *others):
             seen.add((sizes.packed,))
         return chosen
