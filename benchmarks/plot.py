@@ -11,7 +11,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from records import Row
-from words import compared, size
+from words import brief, compared, size
 
 MODE = "forward+backward"
 COLOURS = {
@@ -115,7 +115,7 @@ def style(axes: Axes, low: float, high: float) -> None:
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(LogLocator(10))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(brief))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="x", which="both", length=0, labelsize=8, labelcolor=FAINT)
     axes.tick_params(axis="y", length=0)

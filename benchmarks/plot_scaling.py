@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from cases import FAMILIES, along
 from plot import COLOURS, FAINT, INK
 from records import Row
-from words import short
+from words import brief, short
 
 TITLES = {
     "inputs": "inputs, 64 outputs, 4x4",
@@ -95,13 +95,6 @@ def panel(axes: Axes, lines: dict[str, Line]) -> None:
     axes.grid(color="#e6e8eb", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
-
-
-def brief(number: float, _: object = None) -> str:
-    for size, unit in ((1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:g}{unit}"
-    return f"{number:g}"
 
 
 def label_ends(axes: Axes) -> None:

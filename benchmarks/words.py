@@ -18,3 +18,11 @@ def compared(ratio: float, above: str, below: str, equal: str) -> str:
 
 def size(mib: float) -> str:
     return f"{short(mib / 1024)} GiB" if mib >= 1024 else f"{short(mib)} MiB"
+
+
+def brief(number: float, _: object = None) -> str:
+    """A number on an axis."""
+    for unit, letter in ((1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:g}{letter}"
+    return f"{number:g}"
