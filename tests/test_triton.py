@@ -193,6 +193,16 @@ def test_tight_clusters_far_apart() -> None:
     assert wrong(clustered) == {}
 
 
+def test_inputs_that_are_all_the_same(form: str) -> None:
+    """They have no spread that could be the unit of the moment form."""
+
+    def repeated(seed: int) -> dict[str, torch.Tensor]:
+        inputs = make_inputs(Shape(1, 90, 8, 4, 4, 4), seed, device=DEVICE)
+        return inputs | {"mu_inp": inputs["mu_inp"].detach()[:, :1].expand(-1, 90, -1, -1)}
+
+    assert wrong(repeated) == {}
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_capsules_of_any_size(form: str, scale: float) -> None:
     """Half precision, which the moment form's products are made of, ends at 65,504 and loses digits below 0.0001."""

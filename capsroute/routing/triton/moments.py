@@ -202,7 +202,7 @@ def first_moments(
         b_turn, x_turn = turn(b_mean, 2, D, 1, X, BLOCK_D), turn(b_x, 2, D, 1, X, BLOCK_D)
         b_2 -= b_mean * x_turn + b_turn * (b_x - b_total * b_mean)
     b_low, b_high = slots_range(p_range, u_b, n_slots, X)
-    b_scale = spread_unit(b_0, b_total, tl.max(b_high - b_low, 0))
+    b_scale = spread_unit(b_0, b_total, tl.max(b_high - b_low, 0), b_mean)
     b_far = tl.max(tl.maximum(b_high[None, :] - b_mean, b_mean - b_low[None, :]), 1) * b_scale
     tl.store(p_scale + u_b, b_scale)
     tl.store(p_total + u_b, b_total)

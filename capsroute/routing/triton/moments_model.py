@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from .limits import at_least, at_most, rounded
-from .moments_tile import FARTHEST, power, split, stack, unstack
+from .moments_tile import CLOSEST, FARTHEST, power, split, stack, unstack
 
 BLOCK_Q = tl.constexpr(16)
 """Slots of partial sums added at a time."""
@@ -210,12 +210,14 @@ def log_sigmoid(x):
 
 
 @triton.jit
-def spread_unit(b_square, b_total, b_range):
+def spread_unit(b_square, b_total, b_range, b_mean):
     """The power of two that makes a sample's capsules, counted from their mean, about one in size.
 
-    Where few inputs have most of the weight, and lie close together, the others count too.
+    Where few inputs have most of the weight, and lie close together, the others count too. Where all are the same, what
+    counts is where they lie: a row has gradients of capsules, in this unit, beside those of scores, which have none.
     """
     spread = tl.sqrt(tl.max(tl.max(b_square, 1), 0) / tl.maximum(b_total, 1e-30)).to(tl.float32)
     spread = tl.maximum(spread, b_range * (1 / FARTHEST))
+    spread = tl.maximum(spread, tl.max(tl.max(tl.abs(b_mean), 1), 0).to(tl.float32) * CLOSEST)
     bits = tl.minimum(tl.maximum(spread, 1e-30), 1e30).to(tl.int32, bitcast=True) & 0x7F800000
     return tl.where(spread > 0, (0x7F000000 - bits).to(tl.float32, bitcast=True), 1.0)

@@ -21,6 +21,8 @@ MOST_USUAL = tl.constexpr(4.0)
 FARTHEST = tl.constexpr(2.0**4)
 """Spreads that inputs which have weight are at most apart, or else what is called a spread is more: features of a tile,
 and a one among them, are as exact as the farthest input allows."""
+CLOSEST = tl.constexpr(2.0**-14)
+"""The least that is called a spread, as part of the size of inputs; of what is closer float32 has few digits anyway."""
 NOTHING = tl.constexpr(2.0**-64)
 """Weight up to which an input does not count, half a million spreads away."""
 
