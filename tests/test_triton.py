@@ -103,7 +103,7 @@ def dense(inputs: dict[str, torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("change", [thin, outlier, dense], ids=lambda change: change.__name__)
 def test_hard_samples_are_as_exact_as_others(change: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By products of halves each of these is out of its budget, at least twice."""
+    """By products of halves each of these is out of its budget, on a CPU at least four times."""
     shape, off = Shape(1, 200, 16, 4, 4, 4), {}
     inputs = {name: t.detach() for name, t in make_inputs(shape, 106, device=DEVICE).items()}
     change(inputs)
@@ -113,7 +113,7 @@ def test_hard_samples_are_as_exact_as_others(change: Callable[..., None], monkey
         monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments"]._replace(hard=hard))
         found = run(inputs, "triton")
         off[hard] = max(distance(found[name], t) / may[name] for name, t in exact.items())
-    assert off[Hard()] <= 1 < 2 <= off[NEVER]
+    assert off[Hard()] <= 1 < (4 if DEVICE == "cpu" else 2) <= off[NEVER]
 
 
 @pytest.mark.parametrize("change", [thin, outlier, dense], ids=lambda change: change.__name__)

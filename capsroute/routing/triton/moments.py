@@ -52,6 +52,7 @@ from .moments_tile import (
     load_scores,
     power,
     sample,
+    slot,
     split,
     stack,
     turn,
@@ -150,18 +151,10 @@ def feature_sums(
     """E-step and a slot's sums of features, `D_use' phi`."""
     X: tl.constexpr = BLOCK_C * BLOCK_D
     K: tl.constexpr = 4 * X
-    unit = tl.program_id(0).to(tl.int64)
-    u_b, u_q = unit // n_slots, tl.program_id(0) % n_slots
-    start, n = sample(p_offsets, u_b, n_inp, PACKED)
-    first, last = u_q * slot_tiles * BLOCK_I, tl.minimum((u_q + 1) * slot_tiles * BLOCK_I, n)
+    unit, u_b, start, n, first, last = slot(p_offsets, n_inp, n_slots, slot_tiles, PACKED, BLOCK_I)
     row = (t * n_b + u_b) * J
-    p_a, p_x, p_usual, p_scale, p_log = (
-        p_a + start,
-        p_x + start * (C * D),
-        p_usual + u_b * K,
-        p_scale + u_b,
-        p_log + row * 3,
-    )
+    p_a, p_x, p_log = p_a + start, p_x + start * (C * D), p_log + row * 3
+    p_usual, p_scale = p_usual + u_b * K, p_scale + u_b
     p_part, p_one = p_part + unit * (J * K), p_one + unit * J
     if FLOAT64:
         easy = tl.load(p_hard + u_b) == 0

@@ -42,6 +42,7 @@ from .moments_tile import (
     power,
     real,
     sample,
+    slot,
     split,
     to_capsules,
     turn,
@@ -228,18 +229,10 @@ def feature_sums_bwd(
     """Gradients of the inputs, of gates and capsules, and a slot's of the E-step's coefficients."""
     X: tl.constexpr = BLOCK_C * BLOCK_D
     K: tl.constexpr = 4 * X
-    unit = tl.program_id(0).to(tl.int64)
-    u_b, u_q = unit // n_slots, tl.program_id(0) % n_slots
-    start, n = sample(p_offsets, u_b, n_inp, PACKED)
-    first, last = u_q * slot_tiles * BLOCK_I, tl.minimum((u_q + 1) * slot_tiles * BLOCK_I, n)
+    unit, u_b, start, n, first, last = slot(p_offsets, n_inp, n_slots, slot_tiles, PACKED, BLOCK_I)
     row = (t * n_b + u_b) * J
-    p_a, p_x, p_usual, p_scale, p_log = (
-        p_a + start,
-        p_x + start * (C * D),
-        p_usual + u_b * K,
-        p_scale + u_b,
-        p_log + row * 3,
-    )
+    p_a, p_x, p_log = p_a + start, p_x + start * (C * D), p_log + row * 3
+    p_usual, p_scale = p_usual + u_b * K, p_scale + u_b
     p_da_inp, p_dx, p_part = p_da_inp + start, p_dx + start * (C * D), p_part + unit * (J * K)
     if FLOAT64:
         easy = tl.load(p_hard + u_b) == 0

@@ -40,6 +40,15 @@ def sample(p_offsets, u_b, n_inp, PACKED: tl.constexpr):
 
 
 @triton.jit
+def slot(p_offsets, n_inp, n_slots, slot_tiles, PACKED: tl.constexpr, BLOCK_I: tl.constexpr):
+    """A program's slot and its sample; where the sample begins, how many inputs it has, and which are the slot's."""
+    unit, u_q = tl.program_id(0).to(tl.int64), tl.program_id(0) % n_slots
+    start, n = sample(p_offsets, unit // n_slots, n_inp, PACKED)
+    size = slot_tiles * BLOCK_I
+    return unit, unit // n_slots, start, n, u_q * size, tl.minimum((u_q + 1) * size, n)
+
+
+@triton.jit
 def load_scores(p_a, i, n):
     """Scores of a sample's inputs, of no input past its end."""
     return tl.load(p_a + i, mask=i < n, other=float("-inf")).to(tl.float32)
