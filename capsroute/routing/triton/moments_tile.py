@@ -44,8 +44,8 @@ def slot(p_offsets, n_inp, n_slots, slot_tiles, PACKED: tl.constexpr, BLOCK_I: t
     """A program's slot and its sample; where the sample begins, how many inputs it has, and which are the slot's."""
     unit, u_q = tl.program_id(0).to(tl.int64), tl.program_id(0) % n_slots
     start, n = sample(p_offsets, unit // n_slots, n_inp, PACKED)
-    size = slot_tiles * BLOCK_I
-    return unit, unit // n_slots, start, n, u_q * size, tl.minimum((u_q + 1) * size, n)
+    first, last = u_q * slot_tiles * BLOCK_I, tl.minimum((u_q + 1) * slot_tiles * BLOCK_I, n)
+    return unit, unit // n_slots, start, n, first, last
 
 
 @triton.jit
