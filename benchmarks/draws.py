@@ -67,9 +67,13 @@ class Group:
     def votes(self) -> int:
         return self.b * self.i * self.j * self.kind.c * self.kind.h
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """By axis, but for the batch."""
+        return {"i": self.i, "j": self.j, "c": self.kind.c, "d": self.kind.d, "h": self.kind.h}
+
     def shape(self, name: str) -> tuple[int, ...]:
-        sizes = {"b": self.b, "i": self.i, "j": self.j, "c": self.kind.c, "d": self.kind.d, "h": self.kind.h}
-        shared = self.kind.shared.get(name, "")
+        sizes, shared = {"b": self.b, **self.sizes}, self.kind.shared.get(name, "")
         return tuple(1 if axis in shared else sizes[axis] for axis in AXES[name])
 
     def __str__(self) -> str:
@@ -169,21 +173,6 @@ def laid_out(t: Tensor, rng: random.Random) -> Tensor:
                 return t.transpose(0, -1).contiguous().transpose(0, -1)
             case "off by one":
                 return torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)
-    return t
-
-
-def draw_order(group: Group, seed: int) -> dict[str, Tensor]:
-    """Another order of inputs, outputs and properties, by axis."""
-    generator, k = torch.Generator().manual_seed(seed), group.kind
-    sizes = {"i": group.i, "j": group.j, "c": k.c, "d": k.d, "h": k.h}
-    return {axis: torch.randperm(size, generator=generator) for axis, size in sizes.items()}
-
-
-def reordered(t: Tensor, axes: str, order: dict[str, Tensor]) -> Tensor:
-    """A tensor of these axes in that order."""
-    for dim, axis in enumerate(axes):
-        if axis in order and t.shape[dim] > 1:
-            t = t.index_select(dim, order[axis].to(t.device))
     return t
 
 

@@ -22,20 +22,8 @@ from rich.table import Table
 from torch import Tensor
 
 from capsroute import route
-from capsroute.testing import distance
-from draws import (
-    AXES,
-    OUT_AXES,
-    Group,
-    Plan,
-    draw_case,
-    draw_group,
-    draw_order,
-    draw_sizes,
-    draw_weights,
-    laid_out,
-    reordered,
-)
+from capsroute.testing import ORDERS, distance, draw_order, reordered
+from draws import AXES, OUT_AXES, Group, Plan, draw_case, draw_group, draw_sizes, draw_weights, laid_out
 from jobs import OUT_OF_TIME, Clock, console, together
 from origin import origin
 from records import RESULTS
@@ -43,8 +31,6 @@ from records import RESULTS
 SINGLE = 4.0
 FEWEST = 12
 """Cases of a group from which its means are held to the budget."""
-ORDERS = 4
-"""In which the reference runs in the kernels' precision."""
 ALL_AXES = OUT_AXES | {f"d{name}": axes for name, axes in AXES.items()}
 """Of results."""
 
@@ -80,7 +66,7 @@ def judge(group: Group, seed: int, device: str) -> dict[str, Errors]:
     case = [t.to(device) for t in draw_case(group, seed).values()]
     weights = [w.to(device) for w in draw_weights(group, seed)]
     exact = run(group, [t.double() for t in case], weights, "reference")
-    orders = [draw_order(group, order) for order in range(ORDERS)]
+    orders = [draw_order(group.sizes, order) for order in range(ORDERS)]
     plain = referred(group, case, weights, orders)
     rng = random.Random(f"memory {seed}")
     fused = run(group, [laid_out(t, rng) for t in case], [laid_out(w, rng) for w in weights], "triton")

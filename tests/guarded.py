@@ -71,19 +71,29 @@ def guarded() -> Iterator[None]:
     from triton.runtime import interpreter
 
     whole: Any = interpreter
-    memory, executor = whole._interpreter, whole.GridExecutor
+    memory, executor, patch = whole._interpreter, whole.GridExecutor, whole._patch_lang
     guard, prepare = Guard(memory), executor._init_args_hst
+    patched: set[int] = set()
 
     def watched(self: Any, args: Any, kwargs: Any) -> Any:
+        patched.clear()
         prepared = prepare(self, args, kwargs)
         guard.allow(prepared[0])
         return prepared
 
+    def patch_once(fn: Any) -> Any:
+        """Make a module's language the interpreter's; every call of a function in it would do so anew."""
+        module = id(fn.__globals__)
+        if module in patched:
+            return None
+        patched.add(module)
+        return patch(fn)
+
     was = torch.are_deterministic_algorithms_enabled()
     try:
-        whole._interpreter, executor._init_args_hst = guard, watched
+        whole._interpreter, executor._init_args_hst, whole._patch_lang = guard, watched, patch_once
         torch.use_deterministic_algorithms(True, warn_only=True)  # memory is then filled when it is made
         yield
     finally:
-        whole._interpreter, executor._init_args_hst = memory, prepare
+        whole._interpreter, executor._init_args_hst, whole._patch_lang = memory, prepare, patch
         torch.use_deterministic_algorithms(was)

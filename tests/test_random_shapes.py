@@ -8,6 +8,7 @@ import pytest
 import torch
 import typer
 
+from capsroute.testing import draw_order, reordered
 from conftest import ROOT
 
 
@@ -87,11 +88,11 @@ def test_the_reference_takes_orders_together(bench: Any) -> None:
     shapes, draws, small = bench("random_shapes"), bench("draws"), plan(bench, votes=500)
     group = draws.draw_group(small, 1, 1)
     case, weights = [t.double() for t in draws.draw_case(group, 1).values()], draws.draw_weights(group, 1)
-    orders = [draws.draw_order(group, seed) for seed in range(3)]
+    orders = [draw_order(group.sizes, seed) for seed in range(3)]
     exact = shapes.run(group, case, weights, "reference")
     for found, order in zip(shapes.referred(group, case, weights, orders), orders, strict=True):
         for name, t in exact.items():
-            expected = draws.reordered(t, shapes.ALL_AXES[name], order)
+            expected = reordered(t, shapes.ALL_AXES[name], order)
             torch.testing.assert_close(found[name], expected, rtol=1e-7, atol=1e-10)
 
 

@@ -18,7 +18,7 @@ from capsroute.routing import pick
 from capsroute.routing import triton as kernels
 from capsroute.routing.agreement import Quadratic
 from capsroute.routing.triton.sizes import ALWAYS, NEVER, Hard, Plan, Sizes
-from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs, over_budget, run, shuffle
+from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs, orders, over_budget, run
 from conftest import ROOT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -48,7 +48,7 @@ def wrong(draw: Callable[[int], dict[str, torch.Tensor]], times: int = 1, **sett
     may = defaultdict(float)
     for seed in range(12):
         exact = run(draw(seed), "reference", dtype=torch.float64, **settings)
-        for name, allowed in budget(exact, run(draw(seed), "reference", **settings), torch.float32).items():
+        for name, allowed in budget(exact, [run(draw(seed), "reference", **settings)], torch.float32).items():
             may[name] = max(may[name], allowed / size(exact[name]))
     exact, found = run(draw(0), "reference", dtype=torch.float64, **settings), run(draw(0), "triton", **settings)
     off = {name: distance(found[name], t) / size(t) for name, t in exact.items()}
@@ -87,7 +87,7 @@ def test_in_float64_moments_of_few_inputs_are_as_exact_as_any(
 
 def thin(inputs: dict[str, torch.Tensor]) -> None:
     """Little weight for each output."""
-    inputs["a_inp"][0, 24:] = -torch.inf
+    inputs["a_inp"][0, 4:] = -torch.inf
 
 
 def outlier(inputs: dict[str, torch.Tensor]) -> None:
@@ -103,17 +103,17 @@ def dense(inputs: dict[str, torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("change", [thin, outlier, dense], ids=lambda change: change.__name__)
 def test_hard_samples_are_as_exact_as_others(change: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By products of halves each of these is out of its budget, on a CPU at least four times."""
+    """By products of halves each of these is out of its budget at least four times."""
     shape, off = Shape(1, 200, 16, 4, 4, 4), {}
-    inputs = {name: t.detach() for name, t in make_inputs(shape, 106, device=DEVICE).items()}
+    inputs = {name: t.detach() for name, t in make_inputs(shape, 2, device=DEVICE).items()}
     change(inputs)
     exact = run(inputs, "reference", dtype=torch.float64)
-    may = budget(exact, run(inputs, "reference"), torch.float32)
+    may = budget(exact, [run(inputs, "reference", order=order) for order in orders(inputs, 6)], torch.float32)
     for hard in (NEVER, Hard()):
         monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments"]._replace(hard=hard))
         found = run(inputs, "triton")
         off[hard] = max(distance(found[name], t) / may[name] for name, t in exact.items())
-    assert off[Hard()] <= 1 < (4 if DEVICE == "cpu" else 2) <= off[NEVER]
+    assert off[Hard()] <= 1 < 4 <= off[NEVER]
 
 
 @pytest.mark.parametrize("change", [thin, outlier, dense], ids=lambda change: change.__name__)
@@ -245,8 +245,7 @@ def test_an_input_with_score_minus_infinity_is_no_input(form: str) -> None:
 
 def test_the_order_of_inputs_does_not_matter(form: str) -> None:
     inputs = make_inputs(SHARED, device=DEVICE)
-    order = torch.randperm(SHARED.n_inp).to(DEVICE)
-    found = shuffle(run(shuffle(inputs, order), "triton"), order.argsort())
+    found = run(inputs, "triton", order={"i": torch.randperm(SHARED.n_inp)})
     for name, t in run(inputs, "triton").items():
         torch.testing.assert_close(found[name], t, rtol=1e-4, atol=1e-4, msg=name)
 
