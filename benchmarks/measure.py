@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from capsroute.testing import Shape, make_inputs, over_budget
+from capsroute.testing import Shape, make_inputs, over_budget, samples
 from memory import cuda_peak
 from records import Key, Row
 from rivals import SEED, bytes_free, bytes_needed, impl_of, make_call, output_weights, reason_to_skip
@@ -19,7 +19,7 @@ WARM_UPS = 3
 REPEATS, FEWEST = 50, 5
 EAGER_S, IN_A_ROW_S = 2.0, 1.0
 """Seconds that slow calls may take together, which are repeated less for it."""
-CHECKED_VOTES, FEW_VOTES = 2**20, 2**16
+CHECKED_VOTES = 2**20
 AT_A_TIME = 16
 """Processes that compile at a time, whose share of the memory a case must fit to be compiled before its turn."""
 
@@ -136,9 +136,9 @@ def warm(job: Job) -> str:
 def check(job: Job) -> str:
     """How its results differ from the float64 reference's, on a smaller case; empty if they may."""
     small = job.shape.at_most(CHECKED_VOTES)
-    # errors vary more where there is less to sum
-    samples = [make_inputs(small, seed, device=job.device) for seed in range(12 if small.votes < FEW_VOTES else 2)]
-    wrong = over_budget(samples, impl_of(job.rival, job.shape.case(device=job.device)), torch.float32)
+    wrong = over_budget(
+        samples(small, job.device), impl_of(job.rival, job.shape.case(device=job.device)), torch.float32
+    )
     return "wrong: " * bool(wrong) + "; ".join(f"{name} {how}" for name, how in wrong.items())
 
 

@@ -23,6 +23,10 @@ AXES = {
 """Of arguments and outputs, behind the batch."""
 ORDERS = 4
 """In which the reference runs, for how its roundings add up in one of them is luck."""
+FEWEST, MOST = 2, 48
+"""Samples of a shape that errors are measured over; more of small ones, where they vary more."""
+MEASURED_VOTES = 2**18
+"""Numbers that the votes of all of them hold, about."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,12 @@ def make_inputs(
     return {name: t.to(device, dtype).requires_grad_() for name, t in made.items()}
 
 
+def samples(shape: Shape, device: str = "cpu") -> list[dict[str, Tensor]]:
+    """Inputs to measure errors over."""
+    n = MEASURED_VOTES // max(1, shape.votes)
+    return [make_inputs(shape, seed, device=device) for seed in range(max(FEWEST, min(n, MOST)))]
+
+
 def run(
     inputs: Mapping[str, Tensor],
     impl: str,
@@ -140,7 +150,7 @@ def draw_order(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
     return {axis: torch.randperm(size, generator=generator) for axis, size in sizes.items()}
 
 
-def orders(inputs: Mapping[str, Tensor], n: int) -> list[dict[str, Tensor]]:
+def orders(inputs: Mapping[str, Tensor], n: int = ORDERS) -> list[dict[str, Tensor]]:
     """Some orders of inputs, outputs and properties."""
     sizes = dict(zip("icd", inputs["mu_inp"].shape[-3:], strict=True))
     sizes |= dict(zip("jch", inputs["B"].shape[-3:], strict=True))
@@ -167,14 +177,14 @@ def budget(exact: Result, plain: Sequence[Result], dtype: torch.dtype) -> dict[s
     }
 
 
-def exact_budget(exact: Result, near: Sequence[Result], n_inp: int) -> dict[str, float]:
+def exact_budget(exact: Result, near: Sequence[Result], longest: int) -> dict[str, float]:
     """Likewise of an implementation in float64, where the reference is all there is.
 
     Its distance from itself for inputs a rounding away, the furthest of some, stands for its error, and counts three
-    times: once more, for it is not exact either. It adds up in pairs what matrix products add one by one; a sum over
-    inputs is then off by as many roundings as the square root of their number.
+    times: once more, for it is not exact either. It adds up in pairs what matrix products add one by one; the longest
+    of their sums is then off by as many roundings as the square root of its length.
     """
-    one = torch.finfo(torch.float64).eps * math.sqrt(n_inp)
+    one = torch.finfo(torch.float64).eps * math.sqrt(longest)
     return {
         name: 3 * max(distance(p[name], t) for p in near) + one * distance(t, torch.zeros_like(t))
         for name, t in exact.items()
@@ -182,11 +192,7 @@ def exact_budget(exact: Result, near: Sequence[Result], n_inp: int) -> dict[str,
 
 
 def over_budget(
-    samples: Iterable[Mapping[str, Tensor]],
-    impl: str,
-    dtype: torch.dtype = torch.float32,
-    n_orders: int = ORDERS,
-    **settings: Any,
+    drawn: Iterable[Mapping[str, Tensor]], impl: str, dtype: torch.dtype = torch.float32, **settings: Any
 ) -> dict[str, str]:
     """The results in which an implementation is further from the float64 reference than it may be.
 
@@ -194,17 +200,18 @@ def over_budget(
     sample it is a matter of luck, and the mean of plain distances would be that of the few samples with large ones.
     """
     off = defaultdict(list)
-    for inputs in samples:
+    for inputs in drawn:
         exact = run(inputs, "reference", dtype=torch.float64, **settings)
         found = run(inputs, impl, dtype=dtype, **settings)
         if dtype == torch.float64:
             near = [
                 run(nudged(inputs, seed), "reference", order=order, **settings)
-                for seed, order in enumerate(orders(inputs, n_orders))
+                for seed, order in enumerate(orders(inputs))
             ]
-            may = exact_budget(exact, near, inputs["a_inp"].shape[-1])
+            n_inp, _, d_inp = inputs["mu_inp"].shape[-3:]
+            may = exact_budget(exact, near, max(n_inp, d_inp**2))  # sums over inputs, and over products of properties
         else:
-            plain = [run(inputs, "reference", dtype=dtype, order=o, **settings) for o in orders(inputs, n_orders)]
+            plain = [run(inputs, "reference", dtype=dtype, order=o, **settings) for o in orders(inputs)]
             may = budget(exact, plain, dtype)
         for name, t in exact.items():
             far = distance(found[name], t)

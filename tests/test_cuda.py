@@ -10,7 +10,7 @@ from capsroute import Routing, route
 from capsroute.nets import SST
 from capsroute.nets.sst import WORTH_PACKING, Worth
 from capsroute.routing import IMPLS, pick
-from capsroute.testing import SHAPES, make_inputs, over_budget, run
+from capsroute.testing import SHAPES, make_inputs, over_budget, run, samples
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 FAST = [
@@ -29,8 +29,7 @@ def test_named_shapes(impl: str, name: str, agreement: str, dtype: torch.dtype) 
     if reasons := IMPLS[impl].reasons_against(replace(SHAPES[name].case(device="cuda"), dtype=dtype)):
         pytest.skip("; ".join(reasons))
     shape = SHAPES[name].at_most(2**22)
-    samples = [make_inputs(shape, seed, device="cuda") for seed in range(12 if shape.votes < 2**18 else 2)]
-    assert over_budget(samples, impl, dtype, agreement=agreement) == {}
+    assert over_budget(samples(shape, "cuda"), impl, dtype, agreement=agreement) == {}
 
 
 @pytest.mark.parametrize(("impl", "name"), FAST)

@@ -9,7 +9,7 @@ import torch
 from capsroute.routing import IMPLS
 from capsroute.routing.api import pick
 from capsroute.routing.blocked import route as route_blocked
-from capsroute.testing import SHAPES, Shape, distance, make_inputs, over_budget, run
+from capsroute.testing import SHAPES, Shape, distance, make_inputs, orders, over_budget, run, samples
 from impls import ANYWHERE
 
 FAST = [impl for impl in ANYWHERE if impl != "reference"]
@@ -28,21 +28,16 @@ ODD |= {
 }
 
 
-def samples(shape: Shape) -> list[dict[str, torch.Tensor]]:
-    """Inputs to measure errors over, more of small shapes, where they vary more."""
-    return [make_inputs(shape, seed) for seed in range(12 if shape.votes < 2**16 else 2)]
-
-
 def can_run(impl: str, shape: Shape, agreement: str) -> bool:
     return not IMPLS[impl].reasons_against(shape.case(agreement))
 
 
 def reduced(impl: str, name: str) -> Shape:
-    """A named shape with fewer samples and inputs, and fewer outputs too where moments of long vectors fill memory."""
-    shape = SHAPES[name].at_most(2**21)
-    if impl == "moments" and pick(SHAPES[name].case()) != "moments":
+    """A named shape with fewer samples, inputs and outputs, fewest where moments of long vectors fill memory."""
+    shape = SHAPES[name]
+    if impl == "moments" and pick(shape.case()) != "moments":
         return replace(shape, batch=1, n_inp=min(shape.n_inp, 100), n_out=min(shape.n_out, 200))
-    return shape
+    return replace(shape, n_out=min(shape.n_out, 5_000)).at_most(2**20)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -88,13 +83,37 @@ def test_blocked_gives_the_same_however_it_is_cut(name: str, agreement: str, blo
     assert over_budget(samples(ODD[name])[:3], "blocked", torch.float64, agreement=agreement) == {}
 
 
-def test_the_budget_catches_an_error_in_the_sixth_digit(monkeypatch) -> None:
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.float64, 1e-13)], ids=str)
+def test_the_budget_catches_an_error_in_the_last_digits(dtype: torch.dtype, error: float, monkeypatch) -> None:
     def wrong(*args: object):
         out = IMPLS["reference"].route(*args)
-        return out._replace(mu=out.mu * (1 + 1e-5))
+        return out._replace(mu=out.mu * (1 + error * (out.mu.dtype == dtype)))
 
     monkeypatch.setattr("capsroute.routing.api.IMPLS", IMPLS | {"wrong": IMPLS["reference"]._replace(route=wrong)})
-    assert "mu" in over_budget(samples(Shape(2, 31, 7, 4, 4, 4)), "wrong")
+    assert "mu" in over_budget(samples(Shape(2, 31, 7, 4, 4, 4)), "wrong", dtype)
+    assert over_budget(samples(Shape(2, 31, 7, 4, 4, 4)), "reference", dtype) == {}
+
+
+def test_a_result_that_is_not_a_number_is_out_of_budget(monkeypatch) -> None:
+    """And one where nothing but zero may be, in a single sample too."""
+
+    def wrong(*args: object):
+        out = IMPLS["reference"].route(*args)
+        return out._replace(a=out.a + 1e-30, mu=out.mu * (torch.nan if calls.pop() else 1))
+
+    calls, drawn = [False] * 11 + [True], samples(Shape(1, 1, 1, 1, 1, 1))[:12]
+    for inputs in drawn:
+        inputs["beta_use"], inputs["beta_ign"] = torch.zeros(1, 1), torch.zeros(1, 1)
+    monkeypatch.setattr("capsroute.routing.api.IMPLS", IMPLS | {"wrong": IMPLS["reference"]._replace(route=wrong)})
+    assert {"a", "mu"} <= set(over_budget(drawn, "wrong"))
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_another_order_changes_nothing_but_roundings(name: str) -> None:
+    inputs = make_inputs(ODD[name], dtype=torch.float64)
+    one, (order,) = run(inputs, "reference"), orders(inputs, 1)
+    for key, t in run(inputs, "reference", order=order).items():
+        torch.testing.assert_close(t, one[key], rtol=1e-9, atol=1e-9, msg=key)
 
 
 @pytest.mark.parametrize("impl", FAST)

@@ -48,6 +48,7 @@ def test_draws_cover_what_is_special(bench: Any) -> None:
     assert {-torch.inf, torch.inf, 60.0} <= set(scores.unique().tolist())
 
 
+@pytest.mark.usefixtures("watched")
 def test_cases_are_compared_under_the_interpreter(bench: Any) -> None:
     """By all results, two draws of one size, in two precisions."""
     shapes, small, seed = bench("random_shapes"), plan(bench, votes=200, inputs=0), 1
