@@ -25,7 +25,7 @@ ORDERS = 4
 """In which the reference runs, for how its roundings add up in one of them is luck."""
 FEWEST, MOST = 2, 48
 """Samples of a shape that errors are measured over; more of small ones, where they vary more."""
-MEASURED_VOTES = 2**18
+MEASURED_VOTES = 2**17
 """Numbers that the votes of all of them hold, about."""
 
 

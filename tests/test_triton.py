@@ -367,6 +367,7 @@ def test_what_is_not_a_number_shows_in_its_sample_alone(form: str, name: str) ->
         assert one[1].isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(DEVICE == "cuda", reason="kernels are compiled by all other tests")
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
