@@ -63,7 +63,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.mark.parametrize("block_votes", [1, 100, 300])
 def test_blocks_of_outputs_give_the_same(name: str, agreement: str, block_votes: int, cut, ways) -> None:
     """From a single output to several, the last block smaller; in float64, for blocks are never so small."""
-    samples = [make_inputs(CASES[name], seed, torch.float64) for seed in range(3)]
+    samples = [make_inputs(CASES[name], seed, torch.float64) for seed in range(12)]
     cut(block_votes)
     assert over_budget(samples, "blocked", torch.float64, agreement=agreement) == {}
     assert ways == {"outputs too"}
