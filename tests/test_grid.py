@@ -152,6 +152,75 @@ def test_calls_are_put_together_anew_where_memory_or_the_stream_is_another(
     assert len(run.known) <= launch.MOST_CALLS
 
 
+class Graph:
+    """PyTorch's, of launches on the side stream."""
+
+    def __init__(self, kernel: Kernel):
+        self.told, self.held = kernel.told, []
+
+    def capture_begin(self, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        self.start = len(self.told)
+
+    def capture_end(self) -> None:
+        self.held, self.told[self.start :] = self.told[self.start :], []
+
+    def replay(self) -> None:
+        self.told.append(("graph", *self.held))
+
+
+SIDE = 99
+"""The stream that graphs are captured on."""
+
+
+def several_launches(kernel: Kernel, monkeypatch: pytest.MonkeyPatch, n: int = 2) -> Pass:
+    """Likewise, of two kernels."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(kernel))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(cuda_stream=SIDE))
+    monkeypatch.setattr(torch.cuda, "stream", lambda side: torch.no_grad())
+    return Pass([None], [Launch(kernel, k + 1, 8, "key", At(0), 5) for k in range(n)])
+
+
+def test_several_launches_become_a_graph_where_memory_lies_as_it_often_did(
+    gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, x, other = Kernel(), torch.zeros(3), torch.zeros(3)
+    run = several_launches(kernel, monkeypatch)
+    one_by_one = [("direct", n, 1, 1, 7, *ABOUT, x.data_ptr(), 5) for n in (1, 2)]
+    for _ in range(launch.TIMES_BEFORE_GRAPH + 2):
+        run.start([x])
+        assert kernel.told == one_by_one
+        kernel.told.clear()
+    held = [("direct", n, 1, 1, SIDE, *ABOUT, x.data_ptr(), 5) for n in (1, 2)]
+    for _ in range(2):
+        run.start([x])
+        assert kernel.told == [("graph", *held)]
+        kernel.told.clear()
+    run.start([other])
+    assert kernel.told == [("direct", n, 1, 1, 7, *ABOUT, other.data_ptr(), 5) for n in (1, 2)]
+    kernel.told.clear()
+    gpu.capturing = True  # a graph that is being captured takes no other
+    run.start([x])
+    assert kernel.told == one_by_one
+    kernel.told.clear()
+    gpu.capturing = False
+    monkeypatch.setattr(launch.knobs.runtime, "launch_enter_hook", print)  # who watches is told of each
+    run.start([x])
+    assert [how for how, *_ in kernel.told] == ["plain", "plain"]
+
+
+def test_neither_one_launch_nor_one_that_is_captured_or_watched_becomes_a_graph(
+    gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, x = Kernel(), torch.zeros(3)
+    for n, capturing, hook in ((1, False, None), (2, True, None), (2, False, print)):
+        run, gpu.capturing = several_launches(kernel, monkeypatch, n), capturing
+        monkeypatch.setattr(launch.knobs.runtime, "launch_enter_hook", hook)
+        for _ in range(2 * launch.TIMES_BEFORE_GRAPH):
+            run.start([x])
+    assert "graph" not in {how for how, *_ in kernel.told}
+
+
 @pytest.mark.parametrize(
     ("launcher", "expected"),
     [
