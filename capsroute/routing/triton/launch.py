@@ -1,13 +1,12 @@
 """Launches with little in between: small routings take a GPU less time than Triton takes Python to start them.
 
 All that does not change from call to call is put together once. A pass then asks where its tensors lie. If they lay
-there before, as in a loop they mostly did, all that is left are calls of Triton's own C functions; several launches
-become a CUDA graph, which starts them by one. Python in the thread of a backward pass is slower than elsewhere, so that
-every line here counts.
+there before, as in a loop they mostly did, all that is left are calls of Triton's own C functions. Python in the thread
+of a backward pass is slower than elsewhere, so that every line here counts.
 """
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -27,8 +26,6 @@ COMPILED: dict[Hashable, Any] = {}
 MOST_COMPILED = 4096
 MOST_CALLS = 4
 """Sets of addresses whose calls a pass keeps: tensors of one step of a loop often live on into the next."""
-TIMES_BEFORE_GRAPH = 8
-"""That several launches get the same addresses before a graph is made of them, which takes as long as many launches."""
 Grid = tuple[int, int, int]
 Call = tuple[Callable[..., Any], Sequence[Any]]
 """A function and its arguments."""
@@ -60,14 +57,14 @@ class Launch:
         self.numbers = [arg for arg in args if type(arg) is not At]
         counted = iter(range(len(args)))
         self.order = itemgetter(*[len(self.numbers) + a.place if type(a) is At else next(counted) for a in args])
-        self.callers: Sequence[Caller] = ()
+        self.callers: tuple[Caller, Caller] | None = None
 
     def arguments(self, pieces: Sequence[Any]) -> tuple[Any, ...]:
         """All of the kernel's, given addresses or tensors."""
         return self.order([*self.numbers, *pieces])
 
-    def compile(self, device: torch.device, pieces: Sequence[Any]) -> None:
-        """Find how to launch the kernel for tensors like these, while nobody watches and while somebody does."""
+    def compile(self, device: torch.device, pieces: Sequence[Any]) -> tuple[Caller, Caller]:
+        """How to launch the kernel for tensors like these, while nobody watches and while somebody does."""
         known = id(self.kernel), device, *self.options.values(), self.key  # a kernel's own hash takes long
         if known not in COMPILED:
             if len(COMPILED) >= MOST_COMPILED:
@@ -75,6 +72,7 @@ class Launch:
             COMPILED[known] = self.kernel.warmup(*self.arguments(pieces), grid=self.grid, **self.options)
         compiled, grid = COMPILED[known], self.grid
         self.callers = unwatched(compiled, grid), lambda stream, args: (compiled[grid], args)
+        return self.callers
 
 
 class Pass:
@@ -87,7 +85,7 @@ class Pass:
     """
 
     def __init__(self, memory: Sequence[Any], launches: Sequence[Launch]):
-        self.memory, self.launches, self.several = memory, launches, len(launches) > 1
+        self.memory, self.launches = memory, launches
         self.known: dict[tuple[int, ...], list[Call]] = {}
 
     def start(self, tensors: Sequence[Tensor]) -> None:
@@ -104,46 +102,21 @@ class Pass:
         if device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
                 return self.start(tensors)
-        # a graph that is being captured takes launches, but no other graph
-        captured = self.several and torch.cuda.is_current_stream_capturing()
-        where = stream_of(device), watched(), captured, *[t.data_ptr() for t in tensors]
+        where = stream_of(device), watched(), *[t.data_ptr() for t in tensors]
         for function, args in self.known.get(where) or self.calls(tensors, where):
             function(*args)
 
     def calls(self, tensors: Sequence[Tensor], where: tuple[int, ...]) -> list[Call]:
         """All launches, for tensors that lie where none lay the last few times."""
-        stream, seen, captured, *addresses = where
+        stream, seen, *addresses = where
+        pieces, calls = self.pieces(addresses), []
         for one in self.launches:
-            if not one.callers:
-                one.compile(tensors[0].device, self.pieces(tensors))
-        calls = self.calls_on(stream, seen, addresses)
+            callers = one.callers or one.compile(tensors[0].device, self.pieces(tensors))
+            calls.append(callers[seen](stream, one.arguments(pieces)))
         if len(self.known) >= MOST_CALLS:
             self.known.clear()
-        ripens = self.several and not (seen or captured)
-        self.known[where] = [*calls, (self.ripen, (where, iter(range(TIMES_BEFORE_GRAPH))))] if ripens else calls
+        self.known[where] = calls
         return calls
-
-    def calls_on(self, stream: int, seen: int, addresses: Sequence[int]) -> list[Call]:
-        """All launches, compiled before, on a stream."""
-        pieces = self.pieces(addresses)
-        return [one.callers[seen](stream, one.arguments(pieces)) for one in self.launches]
-
-    def ripen(self, where: tuple[int, ...], times: Iterator[int]) -> None:
-        """Count a time that tensors lay where they had before; after the last, a graph starts what gets them."""
-        if next(times, None) is None:
-            self.known[where] = [(self.graph(where[3:]).replay, ())]
-
-    def graph(self, addresses: Sequence[int]) -> torch.cuda.CUDAGraph:
-        """Of all launches. It holds no memory: whoever starts it has seen that tensors still lie there."""
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            graph.capture_begin(capture_error_mode="thread_local")  # other threads may do what they like
-            try:
-                for function, args in self.calls_on(side.cuda_stream, False, addresses):
-                    function(*args)
-            finally:
-                graph.capture_end()
-        return graph
 
     def pieces(self, memory: Sequence[Any]) -> list[Any]:
         """Tensors, or their addresses, with the pieces of rooms in the rooms' places."""
