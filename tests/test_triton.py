@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -103,17 +104,19 @@ def dense(inputs: dict[str, torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("change", [thin, outlier, dense], ids=lambda change: change.__name__)
 def test_hard_samples_are_as_exact_as_others(change: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By products of halves each of these is out of its budget at least four times."""
-    shape, off = Shape(1, 200, 16, 4, 4, 4), {}
-    inputs = {name: t.detach() for name, t in make_inputs(shape, 2, device=DEVICE).items()}
-    change(inputs)
-    exact = run(inputs, "reference", dtype=torch.float64)
-    may = budget(exact, [run(inputs, "reference", order=order) for order in orders(inputs, 6)], torch.float32)
-    for hard in (NEVER, Hard()):
-        monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments"]._replace(hard=hard))
-        found = run(inputs, "triton")
-        off[hard] = max(distance(found[name], t) / may[name] for name, t in exact.items())
-    assert off[Hard()] <= 1 < 4 <= off[NEVER]
+    """In the mean over samples, in units of each one's budget; products of halves are out of it four times or more."""
+    off = {NEVER: [], Hard(): []}
+    for seed in range(12) if DEVICE == "cuda" else [2]:
+        inputs = {name: t.detach() for name, t in make_inputs(Shape(1, 200, 16, 4, 4, 4), seed, device=DEVICE).items()}
+        change(inputs)
+        exact = run(inputs, "reference", dtype=torch.float64)
+        may = budget(exact, [run(inputs, "reference", order=order) for order in orders(inputs, 6)], torch.float32)
+        for hard, times in off.items():
+            monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments"]._replace(hard=hard))
+            found = run(inputs, "triton")
+            times.append([distance(found[name], t) / may[name] for name, t in exact.items()])
+    mean = {hard: np.mean(times, 0).max() for hard, times in off.items()}
+    assert mean[Hard()] <= 1 < 4 <= mean[NEVER]
 
 
 @pytest.mark.parametrize("change", [thin, outlier, dense], ids=lambda change: change.__name__)
