@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -190,27 +190,45 @@ def exact_budget(exact: Result, near: Sequence[Result]) -> dict[str, float]:
     }
 
 
+class Judged(NamedTuple):
+    """Inputs, what is exact for them, and how far from it each result may be."""
+
+    inputs: Mapping[str, Tensor]
+    exact: Result
+    may: dict[str, float]
+
+
+def judged(drawn: Iterable[Mapping[str, Tensor]], dtype: torch.dtype, **settings: Any) -> list[Judged]:
+    """By the reference, for any implementation in a dtype."""
+    found = []
+    for inputs in drawn:
+        exact, others = run(inputs, "reference", dtype=torch.float64, **settings), orders(inputs)
+        if dtype == torch.float64:
+            near = [run(nudged(inputs, k), "reference", order=order, **settings) for k, order in enumerate(others)]
+            may = exact_budget(exact, near)
+        else:
+            plain = [run(inputs, "reference", dtype=dtype, order=order, **settings) for order in others]
+            may = budget(exact, plain, dtype)
+        found.append(Judged(inputs, exact, may))
+    return found
+
+
 def over_budget(
     drawn: Iterable[Mapping[str, Tensor]], impl: str, dtype: torch.dtype = torch.float32, **settings: Any
 ) -> dict[str, str]:
-    """The results in which an implementation is further from the float64 reference than it may be.
+    """The results in which an implementation is further from the float64 reference than it may be."""
+    return over(judged(drawn, dtype, **settings), impl, dtype, **settings)
+
+
+def over(samples: Iterable[Judged], impl: str, dtype: torch.dtype, **settings: Any) -> dict[str, str]:
+    """Likewise, of samples judged before.
 
     Distances count in units of what each sample may be off by, and their mean over samples may be one: in a single
     sample it is a matter of luck, and the mean of plain distances would be that of the few samples with large ones.
     """
     off = defaultdict(list)
-    for inputs in drawn:
-        exact = run(inputs, "reference", dtype=torch.float64, **settings)
+    for inputs, exact, may in samples:
         found = run(inputs, impl, dtype=dtype, **settings)
-        if dtype == torch.float64:
-            near = [
-                run(nudged(inputs, seed), "reference", order=order, **settings)
-                for seed, order in enumerate(orders(inputs))
-            ]
-            may = exact_budget(exact, near)
-        else:
-            plain = [run(inputs, "reference", dtype=dtype, order=o, **settings) for o in orders(inputs)]
-            may = budget(exact, plain, dtype)
         for name, t in exact.items():
             far = distance(found[name], t)
             off[name].append(far / may[name] if may[name] else math.inf if far else 0.0)

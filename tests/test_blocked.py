@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from capsroute.routing import route
 from capsroute.routing.blocked import Plan, passes, streams
-from capsroute.testing import Shape, make_inputs, over_budget, run
+from capsroute.testing import Judged, Shape, judged, make_inputs, over, over_budget, run
 from conftest import ROOT
 
 CASES = {
@@ -58,14 +59,20 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lambda block_votes: monkeypatch.setattr("capsroute.routing.blocked.CPU_VOTES", block_votes)
 
 
+@lru_cache(maxsize=1)
+def twelve(name: str, agreement: str) -> list[Judged]:
+    """Samples in float64, kept for the next test."""
+    drawn = (make_inputs(CASES[name], seed, torch.float64) for seed in range(12))
+    return judged(drawn, torch.float64, agreement=agreement)
+
+
+@pytest.mark.parametrize("block_votes", [1, 100, 300])
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("block_votes", [1, 100, 300])
 def test_blocks_of_outputs_give_the_same(name: str, agreement: str, block_votes: int, cut, ways) -> None:
     """From a single output to several, the last block smaller; in float64, for blocks are never so small."""
-    samples = [make_inputs(CASES[name], seed, torch.float64) for seed in range(12)]
     cut(block_votes)
-    assert over_budget(samples, "blocked", torch.float64, agreement=agreement) == {}
+    assert over(twelve(name, agreement), "blocked", torch.float64, agreement=agreement) == {}
     assert ways == {"outputs too"}
 
 
