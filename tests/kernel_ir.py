@@ -102,21 +102,16 @@ def translate_alike(launch: Launch, pieces: list[Any]) -> None:
 
 def both(run: Any, like: dict[str, Tensor], shape: Shape, use: Callable[[Launch, list[Any]], object]) -> None:
     """Kernels of both passes; a shape's tensors need not have numbers."""
-    votes = isinstance(run, votes_host.Runner)
     given = [like[name] for name in ("a_inp", "mu_inp", "mu_inp", "W", "B", "beta_use", "beta_ign")]
     one, all_ = (shape.batch, shape.n_out), (shape.batch, shape.n_out, shape.d_cov, shape.d_out)
     outs = [torch.empty(one), torch.empty(all_), torch.empty(all_)]
-    if votes:
-        saved, fwd, bwd = (layout.make(given[3]) for layout in run.how.rooms[:3])
-        count = [torch.empty(1, dtype=torch.int32)]
-        passes = [([] if run.how.tile.ALONE else count) + [*given, fwd, saved, *outs]]
-        passes += [[*count, *given, saved, bwd, *outs, *given[:2], *given[3:]]]
-    else:
-        saved, fwd, bwd = (layout.make(given[3]) for layout in (run.saved, run.scratch, run.back))
-        passes = [[*given, *outs, fwd, saved], [*given, *outs, *given[:2], *given[3:], saved, bwd]]
-    for each, tensors in zip((run.run_fwd, run.run_bwd), passes, strict=True):
+    saved, fwd, bwd = (layout.make(given[3]) for layout in run.rooms)
+    count = torch.empty(1, dtype=torch.int32)
+    memory = [[*given, fwd, saved, *outs], [*given, saved, bwd, *outs, *given[:2], *given[3:]]]
+    for each, tensors in zip((run.run_fwd, run.run_bwd), memory, strict=True):
+        pieces = each.pieces([*[count] * each.counts, *tensors])
         for launch in {(id(one.kernel), one.key): one for one in each.launches}.values():
-            use(launch, each.pieces(tensors))
+            use(launch, pieces)
 
 
 def main(agreement: str, part: str = "0", parts: str = "1") -> None:

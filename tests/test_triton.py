@@ -135,7 +135,7 @@ def hard_samples(inputs: dict[str, torch.Tensor]) -> list[int]:
     sizes = Sizes(*batch, n, params[1].shape[1], c, d, params[1].shape[3], packed=False)
     found: Any = kernels.runner(Plan(3, True, 1e-5), sizes, (a_inp, x, None, *params))
     _, (saved,) = kernels.fwd(found, (a_inp, x, None, *params))
-    return found.saved.pieces(saved)[7].tolist()
+    return found.rooms[0].pieces(saved)[7].tolist()
 
 
 @pytest.mark.parametrize(("far", "masked"), [(30.0, 30.0), (1e5, 1e30)])

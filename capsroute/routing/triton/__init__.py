@@ -119,6 +119,10 @@ class Inputs(NamedTuple):
 class Runner(Protocol):
     """Runs a case by one form of the kernels."""
 
+    def direct(self, inputs: Sequence[Any]) -> Tensors | None:
+        """The output capsules, differentiable as they are; nothing where that takes Python."""
+        ...
+
     def fwd(self, given: Sequence[Tensor], in_graph: bool = False) -> tuple[Tensors, Tensors]:
         """Output capsules, and what the backward pass needs."""
         ...
@@ -180,10 +184,16 @@ def settled(
     if hard is not None:
         from .moments_host import runner
 
-        return runner(plan, sizes, shapes, dtypes, device, hard)
-    from . import votes_host
+        run = runner(plan, sizes, shapes, dtypes, device, hard)
+    else:
+        from . import votes_host
 
-    return votes_host.Runner(plan, sizes, n, shapes, dtypes, device)
+        run = votes_host.Runner(plan, sizes, n, shapes, dtypes, device)
+    if not interpreted() and device.type == "cuda":
+        from .build import begun
+
+        run.native = begun(python_backward)
+    return run
 
 
 def aligned(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -233,7 +243,7 @@ class Route(Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         W = ctx.saved_tensors[3]
         douts = [W.new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True)]
-        return gradients(ctx, *douts)
+        return of_all(gradients(ctx.run, *douts, *ctx.saved_tensors))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
@@ -252,14 +262,24 @@ class RoutePlain(Function):
 
     @staticmethod
     def backward(ctx: Any, *douts: Tensor) -> tuple[Tensor | None, ...]:
-        return gradients(ctx, *douts)
+        return of_all(gradients(ctx.run, *douts, *ctx.saved_tensors))
 
 
-def gradients(ctx: Any, *douts: Tensor) -> tuple[Tensor | None, ...]:
-    """Of all arguments, through PyTorch only where that is told more than numbers."""
+def gradients(run: Runner, *tensors: Tensor | None) -> Tensors:
+    """Through PyTorch only where that is told more than numbers."""
     apply = RouteBackward.apply if torch.is_grad_enabled() or mapped() else RouteBackward.forward
-    da_inp, dx, *dparams = apply(ctx.run, *douts, *ctx.saved_tensors)
+    return apply(run, *tensors)
+
+
+def of_all(grads: Tensors) -> tuple[Tensor | None, ...]:
+    """Arguments, who runs them and offsets included, which have none."""
+    da_inp, dx, *dparams = grads
     return None, da_inp, dx, None, *dparams
+
+
+def python_backward(run: Runner, douts: list[Tensor], given: list[Tensor | None], saved: Tensor) -> list[Tensor]:
+    """What `native.cpp` calls where it takes more than launches."""
+    return list(gradients(run, *douts, *given, saved))
 
 
 class RouteBackward(Function):
@@ -357,8 +377,10 @@ def route(
 
 def applied(plan: Plan, sizes: Sizes, *inputs: Tensor | None, fewest: int | None = None) -> Capsules:
     """Route where gradients are PyTorch's business."""
-    apply = Route.apply if mapped() else RoutePlain.apply
-    return Capsules(*apply(runner(plan, sizes, inputs, fewest), *inputs)[:3])  # pyright: ignore
+    run = runner(plan, sizes, inputs, fewest)
+    if mapped():
+        return Capsules(*Route.apply(run, *inputs)[:3])  # pyright: ignore
+    return Capsules(*(run.direct(inputs) or RoutePlain.apply(run, *inputs)))  # pyright: ignore
 
 
 def in_float32(*params: Tensor) -> list[Tensor]:

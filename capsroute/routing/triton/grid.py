@@ -44,8 +44,8 @@ def run_phases(run: Pass, n_phases: int, tensors: Sequence[Tensor]) -> None:
     """Launch a kernel that calls `wait_for_all` between phases, for all of them.
 
     Args:
-        run: A single launch, of at most as many programs as run at a time; its first arguments are a counter, which is
-            the first tensor of its memory, the first phase and the end of phases.
+        run: A single launch, of at most as many programs as run at a time; its first arguments are the counter with
+            which its memory begins, the first phase and the end of phases.
         n_phases: The kernel's number of phases.
         tensors: The others.
     """

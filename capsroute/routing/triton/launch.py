@@ -58,6 +58,7 @@ class Launch:
         counted = iter(range(len(args)))
         self.order = itemgetter(*[len(self.numbers) + a.place if type(a) is At else next(counted) for a in args])
         self.callers: tuple[Caller, Caller] | None = None
+        self.compiled: Any = None
 
     def arguments(self, pieces: Sequence[Any]) -> tuple[Any, ...]:
         """All of the kernel's, given addresses or tensors."""
@@ -70,7 +71,8 @@ class Launch:
             if len(COMPILED) >= MOST_COMPILED:
                 COMPILED.clear()
             COMPILED[known] = self.kernel.warmup(*self.arguments(pieces), grid=self.grid, **self.options)
-        compiled, grid = COMPILED[known], self.grid
+        self.compiled = compiled = COMPILED[known]
+        grid = self.grid
         self.callers = unwatched(compiled, grid), lambda stream, args: (compiled[grid], args)
         return self.callers
 
@@ -82,10 +84,13 @@ class Pass:
         memory: What the tensors of a pass are: for each `None`, a `Layout` where kernels get the pieces of a room, or
             a named tuple's class where they get as many tensors as it has fields as one piece.
         launches: Of the pass, whose places are those of all pieces in a row.
+        counts: Whether its memory begins with a counter, which is not among `memory`.
     """
 
-    def __init__(self, memory: Sequence[Any], launches: Sequence[Launch]):
-        self.memory, self.launches = memory, launches
+    def __init__(self, memory: Sequence[Any], launches: Sequence[Launch], counts: bool = False):
+        self.memory, self.launches, self.counts = [*[None] * counts, *memory], launches, counts
+        self.started = self.usual = False
+        """Whether it was launched before, and whether more than once."""
         self.known: dict[tuple[int, ...], list[Call]] = {}
 
     def start(self, tensors: Sequence[Tensor]) -> None:
@@ -105,6 +110,7 @@ class Pass:
         where = stream_of(device), watched(), *[t.data_ptr() for t in tensors]
         for function, args in self.known.get(where) or self.calls(tensors, where):
             function(*args)
+        self.started, self.usual = True, self.started
 
     def calls(self, tensors: Sequence[Tensor], where: tuple[int, ...]) -> list[Call]:
         """All launches, for tensors that lie where none lay the last few times."""

@@ -16,6 +16,7 @@ from .launch import At, Launch, Pass
 from .moments import feature_sums, first_sums, models
 from .moments_bwd import feature_sums_bwd, first_sums_bwd, models_bwd
 from .moments_hard import SERVES
+from .native import Kernels
 from .room import Layout, Piece
 from .sizes import NEVER, Hard, Plan, Sizes, power
 
@@ -60,7 +61,7 @@ def cut(n_samples: int, n_inp: int, tile: Tile, device: torch.device) -> Cut:
     return Cut(slots, -(-tiles // slots))
 
 
-class Runner:
+class Runner(Kernels):
     """Runs a case, planned once down to each launch; it stands for the case where compiled kernels are looked up."""
 
     def __init__(
@@ -80,17 +81,17 @@ class Runner:
         self.plan, self.n, self.hard, self.tiles = plan, n, hard if SERVES else NEVER, tiles
         self.first, self.others = cut(n.b, n.i, tiles.first, device), cut(n.b, n.i, tiles.others, device)
         slots, first = n.b * self.others.slots, n.b * self.first.slots
-        self.scratch = Layout(
+        fwd_room = Layout(
             Piece(exact, first, k), Piece(exact, first), Piece(small, first, 2, k // 4), Piece(exact, slots, n.j, k),
             Piece(exact, slots, n.j),
         )  # fmt: skip
-        self.saved = Layout(
+        saved = Layout(
             Piece(small, n.b, k), Piece(small, n.b), Piece(exact, n.b), Piece(exact, t, n.b, n.j, k),
             Piece(exact, t, n.b, n.j), Piece(half, t, n.b, n.j, 2, k), Piece(small, t, n.b, 3, n.j),
             Piece(torch.int32, n.b), Piece(exact, t, n.b, n.j, k),
         )  # fmt: skip
         self.width = n.d * n.h + n.c * n.h + 2  # gradients of one output's parameters
-        self.back = Layout(
+        bwd_room = Layout(
             Piece(exact, slots, n.j, k), Piece(half, n.b, n.j, 2, k), Piece(small, n.b, n.j), Piece(exact, n.b, n.j, k),
             Piece(exact, n.b, n.j), Piece(exact, n.b, n.j, self.width),
         )  # fmt: skip
@@ -102,15 +103,16 @@ class Runner:
         self.of_step = n.packed, n.j, n.c, n.d, tiles.others.block_i, jj, c, d
         self.of_models = plan.gaussian, n.j, n.c, n.d, n.h, tiles.block_j, c, d, power(n.h)
         self.of_last = n.packed, n.j, n.c, n.d, n.h, tiles.first.block_i, jj, c, d
-        self.whole = set(dtypes) == {small} and all(p[1] == n.j for p in shapes)  # gradients are as kernels write them
-        given = [None] * 7
-        self.run_fwd = Pass([*given, None, None, None, self.scratch, self.saved], list(self.plan_fwd()))
-        self.run_bwd = Pass([*given, *[None] * 9, self.saved, self.back], list(self.plan_bwd()))
+        whole = set(dtypes) == {small} and all(p[1] == n.j for p in shapes)
+        given, outs, grads = [None] * 7, [None] * 3, [None] * 6
+        run_fwd = Pass([*given, fwd_room, saved, *outs], list(self.plan_fwd()))
+        run_bwd = Pass([*given, saved, bwd_room, *outs, *grads], list(self.plan_bwd()))
+        super().__init__(n, run_fwd, run_bwd, (saved, fwd_room, bwd_room), whole)
 
     def plan_fwd(self) -> Iterator[Launch]:
         """Launches over the memory that `fwd` names."""
         n, plan, tiles = self.n, self.plan, self.tiles
-        outs, scratch, saved = PLACES[7:10], PLACES[10:15], PLACES[15:24]
+        scratch, saved, outs = PLACES[7:12], PLACES[12:21], PLACES[21:24]
         usual, scale, _, _, _, *coefficients = saved
         hard = saved[7]
         yield Launch(
@@ -132,7 +134,7 @@ class Runner:
     def plan_bwd(self) -> Iterator[Launch]:
         """Launches over the memory that `bwd` names."""
         n, plan, tiles = self.n, self.plan, self.tiles
-        douts, grads, saved, back = PLACES[7:10], PLACES[10:16], PLACES[16:25], PLACES[25:31]
+        saved, back, douts, grads = PLACES[7:16], PLACES[16:22], PLACES[22:25], PLACES[25:31]
         usual, scale, _, _, _, *coefficients = saved
         hard, last = saved[7], plan.n_iters - 1
         for t in range(last, -1, -1):
@@ -155,8 +157,9 @@ class Runner:
         n, a_inp, W = self.n, given[0], given[3]
         batch = (n.b,) if n.packed else a_inp.shape[:-1]
         a, mu = W.new_empty(*batch, n.j), W.new_empty(*batch, n.j, n.c, n.h)
-        sig2, saved = torch.empty_like(mu), self.saved.make(W)
-        self.run_fwd.start([*given, a, mu, sig2, self.scratch.make(W), saved])
+        kept, room, _ = self.rooms
+        sig2, saved = torch.empty_like(mu), kept.make(W)
+        self.run_fwd.start([*given, room.make(W), saved, a, mu, sig2])
         return (a, mu, sig2), (saved,)
 
     def bwd(self, douts: Sequence[Tensor], given: Sequence[Tensor], saved: Tensors) -> Tensors:
@@ -166,7 +169,7 @@ class Runner:
         dW, dB = W.new_empty(1, n.j, n.d, n.h), torch.empty_like(B)
         duse, dign = W.new_empty(1, n.j), W.new_empty(1, n.j)
         grads = da_inp, dx, dW, dB, duse, dign
-        self.run_bwd.start([*given, *douts, *grads, *saved, self.back.make(W)])
+        self.run_bwd.start([*given, *saved, self.rooms[2].make(W), *douts, *grads])
         if self.whole:
             return grads
         # summed over outputs where these share a parameter, and as exact as the argument

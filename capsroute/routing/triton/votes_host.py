@@ -14,6 +14,7 @@ from torch import Tensor
 from ..mapping import Tensors
 from .grid import keep_counter, programs_at_once, run_phases
 from .launch import At, Launch, Pass
+from .native import Kernels
 from .sizes import Plan, Sizes, power
 from .votes import Outs, votes_fwd_kernel
 from .votes_alone import alone_fwd_kernel
@@ -193,7 +194,7 @@ def work(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> tuple[Wor
     return fwd, bwd
 
 
-class Runner:
+class Runner(Kernels):
     """Runs a case, planned once."""
 
     def __init__(
@@ -206,7 +207,7 @@ class Runner:
         device: torch.device,
         knobs: Knobs = Knobs(),  # noqa: B008 (never changes)
     ):
-        self.sizes, self.betas = sizes, [(beta[0], sizes.j) for beta in shapes[2:]]
+        self.betas = [(beta[0], sizes.j) for beta in shapes[2:]]
         self.shared = any(beta[1] != sizes.j for beta in shapes[2:])
         self.how = how = job(plan, sizes, n, shapes, knobs, programs_at_once(device, 1))
         counts, key, at_once = (n, *sizes[:3], plan.n_iters), (how.tile, dtypes), programs_at_once(device, how.per_core)
@@ -224,8 +225,9 @@ class Runner:
             bwd_kernel, min(how.bwd.units, at_once), how.warps, key, count, 0, how.bwd.phases,
             *counts, *shares, *PLACES[1:8], how.tile, together=True,
         )  # fmt: skip
-        self.run_fwd = Pass([*[None] * (not how.tile.ALONE), Given, rooms.fwd, rooms.saved, Outs], [fwd])
-        self.run_bwd = Pass([None, Given, rooms.saved, rooms.bwd, Grads], [bwd])
+        run_fwd = Pass([Given, rooms.fwd, rooms.saved, Outs], [fwd], counts=not how.tile.ALONE)
+        run_bwd = Pass([Given, rooms.saved, rooms.bwd, Grads], [bwd], counts=True)
+        super().__init__(sizes, run_fwd, run_bwd, rooms[:3], whole=sizes.b > 0 and not self.shared)
 
     def fwd(self, given: Sequence[Tensor], in_graph: bool = False) -> tuple[Tensors, Tensors]:
         """`a [..., j]`, `mu [..., j, c, h]` and `sig2 [..., j, c, h]`, and what the backward pass needs.

@@ -1,0 +1,125 @@
+"""Compiles `native.cpp` while Python serves: half a minute, once per machine and version of PyTorch.
+
+It lies among what Triton compiled. `CAPSROUTE_NATIVE=0` leaves everything to Python, and so does a machine without a
+C++ compiler or Python's headers; results are the same to the last bit.
+"""
+
+import atexit
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+from triton import knobs
+
+SOURCE = Path(__file__).with_name("native.cpp")
+NAME = "capsroute_native"
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-DAT_PER_OPERATOR_HEADERS")
+LIBRARIES = ("-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10")
+CALLED = ("cuLaunchKernel", "cuLaunchCooperativeKernel", "cuStreamIsCapturing")
+
+
+class NoNativeError(Exception):
+    """Says why there is none."""
+
+
+class Driver:
+    """CUDA's, which comes with that of the GPU."""
+
+    def __init__(self, name: str = "libcuda.so.1"):
+        self.library = ctypes.CDLL(name)
+        self.addresses = [ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value for name in CALLED]
+
+    def sizes(self, kernel: int) -> list[int]:
+        """Bytes of each argument that a kernel takes; of drivers before 12.4, which do not tell, none."""
+        about = getattr(self.library, "cuFuncGetParamInfo", None)
+        sizes, at, size = [], ctypes.c_size_t(), ctypes.c_size_t()
+        while about and not about(ctypes.c_void_p(kernel), len(sizes), ctypes.byref(at), ctypes.byref(size)):
+            sizes.append(size.value)
+        return sizes
+
+
+class Build:
+    """The module as soon as it is there, `None` before and where there will be none; `why` then says why."""
+
+    def __init__(self, python_backward: Callable[..., Any]):
+        self.module: Any = None
+        self.why = "it is being compiled"
+        self.driver: Any = None
+        self.python_backward = python_backward
+        self.thread = Thread(target=self._run, name=NAME, daemon=True)
+        self.thread.start()
+
+    def wait(self) -> str:
+        """Until it is decided; why there is none, or nothing."""
+        self.thread.join()
+        return self.why
+
+    def _run(self) -> None:
+        try:
+            self.driver = Driver()
+            module = load(compiled(Path(knobs.cache.dir)))
+            module.set_up(*self.driver.addresses, self.python_backward)
+            self.module, self.why = module, ""
+        except (NoNativeError, OSError, ImportError, AttributeError) as error:  # or another version of CUDA or Triton
+            self.why = str(error)
+
+
+@lru_cache
+def begun(python_backward: Callable[..., Any]) -> Build:
+    """The only one of a process."""
+    return Build(python_backward)
+
+
+def compiled(folder: Path) -> Path:
+    """The compiled file, made in a folder unless it is there."""
+    if os.environ.get("CAPSROUTE_NATIVE") == "0":
+        raise NoNativeError("CAPSROUTE_NATIVE is 0")
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        raise NoNativeError("there is no C++ compiler: install g++, or name one in CXX")
+    base, headers = Path(torch.__file__).parent, sysconfig.get_path("include")
+    made_of = SOURCE.read_bytes(), torch.__version__, sysconfig.get_config_var("SOABI"), base, compiler, FLAGS
+    file = folder / f"{NAME}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        included = (base / "include", base / "include/torch/csrc/api/include", headers)
+        with tempfile.TemporaryDirectory(dir=folder) as aside:  # so that nobody ever sees half a file
+            target = Path(aside, file.name)
+            compile_with(
+                compiler, *FLAGS, str(SOURCE), *[f"-I{path}" for path in included], f"-L{base / 'lib'}", *LIBRARIES,
+                "-o", str(target),
+            )  # fmt: skip
+            target.replace(file)
+    return file
+
+
+def compile_with(*command: str) -> None:
+    """Run a compiler, which does not outlive this process."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    atexit.register(process.kill)
+    _, said = process.communicate()
+    atexit.unregister(process.kill)
+    if process.returncode:
+        raise NoNativeError(f"{command[0]} failed: {said.strip()[-2000:]}")
+
+
+def load(file: Path) -> Any:
+    """A compiled module."""
+    spec = spec_from_file_location(NAME, file, loader=ExtensionFileLoader(NAME, str(file)))
+    assert spec
+    module = module_from_spec(spec)
+    assert spec.loader
+    spec.loader.exec_module(module)
+    return module
