@@ -1,4 +1,4 @@
-"""Plain calls without Python on a GPU: the bits that Python's launches have, on any stream and thread, beside graphs."""
+"""Plain calls without Python on a GPU: the same bits as by Python, on any stream and thread, and beside graphs."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -8,6 +8,7 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -115,9 +116,21 @@ Tensor laid(const Tensor& t) {
   return aligned && t.is_contiguous() ? t : t.clone(at::MemoryFormat::Contiguous);
 }
 
-Tensor room(int64_t n_bytes, const Tensor& like) {
-  return at::empty({n_bytes}, like.options().dtype(at::kByte));
-}
+// Makes tensors: the first in PyTorch's usual way, which finds the allocator, the others without asking again.
+struct Maker {
+  Maker(int64_t n_bytes, const Tensor& like)
+      : first(at::empty({n_bytes}, like.options().dtype(at::kByte))),
+        allocator(first.storage().allocator()),
+        keys(first.key_set().has_backend(c10::BackendComponent::CUDABit) ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU) {}
+
+  Tensor first;  // bytes
+  c10::Allocator* allocator;
+  c10::DispatchKeySet keys;
+
+  Tensor operator()(at::IntArrayRef shape, at::ScalarType dtype) const {
+    return at::detail::empty_generic(shape, allocator, keys, dtype, std::nullopt);
+  }
+};
 
 // What programs count on that wait for each other: launches of a stream come one after the other and leave it as it was.
 Tensor counter(Stream stream, const Tensor& like) {
@@ -191,16 +204,16 @@ struct Route : Node {
     c10::OptionalDeviceGuard guard(given[W].device());
     variable_list held, grads;
     Memory memory = remember(*plan, given, stream, held);
-    Tensor scratch = room(plan->bwd_bytes, given[W]);
+    Maker make(plan->bwd_bytes, given[W]);
     memory.add(was_kept);
-    memory.add(scratch);
+    memory.add(make.first);
     for (int k = 0; k < OUTS; ++k) {
       held.push_back(laid(douts[k]));
       memory.add(held.back());
     }
     for (int k = 0; k < GIVEN; ++k) {
       if (k == OFFSETS) continue;
-      grads.push_back(at::empty(given[k].sizes(), given[k].options()));
+      grads.push_back(make(given[k].sizes(), given[k].scalar_type()));
       memory.add(grads.back());
     }
     start(plan->bwd, memory, stream);
@@ -232,12 +245,12 @@ variable_list forward(const std::shared_ptr<const Plan>& plan, PyObject* run, St
     at::AutoDispatchBelowADInplaceOrView below;
     c10::OptionalDeviceGuard guard(given[W].device());
     Memory memory = remember(*plan, given, stream, held);
-    Tensor scratch = room(plan->fwd_bytes, given[W]);
-    kept = room(plan->kept_bytes, given[W]);
-    memory.add(scratch);
+    Maker make(plan->fwd_bytes, given[W]);
+    kept = make({plan->kept_bytes}, at::kByte);
+    memory.add(make.first);
     memory.add(kept);
     for (int k = 0; k < OUTS; ++k) {
-      outs.push_back(at::empty(batched(given, k ? plan->mu : plan->a), given[W].options()));
+      outs.push_back(make(batched(given, k ? plan->mu : plan->a), at::kFloat));
       memory.add(outs.back());
     }
     start(plan->fwd, memory, stream);
