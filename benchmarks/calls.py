@@ -1,7 +1,8 @@
 """What a call of the fused kernels costs beside what they do: `python benchmarks/calls.py --help`.
 
 A function of the same arguments that launches nothing takes what Python and PyTorch take, which differs by machine. It
-takes turns with a call, each waited for; then both with the backward pass in the caller's thread, as
+takes turns with a call whose launches are Python's, as they are where `native.cpp` was not compiled, and with a plain
+call, each waited for. Then all of them in a row; and the same with the backward pass in the caller's thread, as
 `torch.autograd.set_multithreading_enabled(False)` has it, instead of PyTorch's thread of the device.
 """
 
@@ -17,6 +18,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.autograd import Function
 
+from capsroute.routing.triton.native import Kernels
 from capsroute.testing import make_inputs
 from cases import BARS, CASES
 from jobs import console
@@ -54,13 +56,27 @@ def row_of(case: str, repeats: int, device: str) -> dict[str, Any]:
     def nothing() -> object:
         return torch.autograd.grad(Nothing.apply(weights, *leaves), leaves, weights)
 
-    calls: dict[str, Callable[[], object]] = {"nothing ms": nothing, "ms": route}
-    row: dict[str, Any] = {"case": case} | in_turns(calls, repeats, device)
+    def by_python() -> object:
+        native = Kernels.direct
+        Kernels.direct = lambda *_: None
+        try:
+            return route()
+        finally:
+            Kernels.direct = native
+
+    calls: dict[str, Callable[[], object]] = {"nothing": nothing, "by Python": by_python, "": route}
+    row: dict[str, Any] = {"case": case} | timed(calls, repeats, device)
     with torch.autograd.set_multithreading_enabled(False):
-        row |= {f"own thread, {name}": ms for name, ms in in_turns(calls, repeats, device).items()}
+        row |= {f"own thread, {name}": ms for name, ms in timed(calls, repeats, device).items()}
+    return row if device == "cpu" else row | {"captured ms": captured(route, repeats)}
+
+
+def timed(calls: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, float]:
+    """Each waited for, and in a row."""
+    row = {f"{name} ms".strip(): ms for name, ms in in_turns(calls, repeats, device).items()}
     if device == "cpu":
         return row
-    return row | {"in a row ms": in_a_row(route, repeats), "captured ms": captured(route, repeats)}
+    return row | {f"{name} in a row ms".strip(): in_a_row(call, repeats) for name, call in calls.items()}
 
 
 def main(

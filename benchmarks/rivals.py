@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from capsroute import route
-from capsroute.routing import IMPLS, Case, pick
+from capsroute.routing import IMPLS, Case, pick, triton
 from capsroute.routing.moments import n_features
 from capsroute.testing import Shape
 
@@ -67,7 +67,9 @@ def output_weights(shape: Shape, device: str) -> list[Tensor]:
 def make_call(
     rival: str, mode: str, inputs: Mapping[str, Tensor], weights: list[Tensor]
 ) -> Callable[[], tuple[Tensor, ...]]:
-    """One run of a rival, ready to be timed."""
+    """One run of a rival, ready to be timed after some runs."""
+    if rival == "triton" and inputs["W"].is_cuda:
+        triton.ready()
     if rival in COMPILED:
         # sizes fixed, for code that serves any size is slower
         run = partial(torch.compile(route, dynamic=False), **inputs, impl=COMPILED[rival])

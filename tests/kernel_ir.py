@@ -3,7 +3,7 @@
 The interpreter does not mind a name that is a number here and a tensor there; the compiler does. It has to come to an
 end, too, and threads that need the same sum must get the same: no thread may add its own product, not yet rounded, to
 what another hands it, for the other would add them the other way round. And no sum over a tile's inputs may be formed
-twice, in two orders.
+twice, in two orders. Arguments have to be those that `native.cpp` hands over.
 """
 
 import re
@@ -22,6 +22,7 @@ from triton.compiler import ASTSource, make_backend
 
 from capsroute.routing.triton import moments_host, votes_host
 from capsroute.routing.triton.launch import Launch
+from capsroute.routing.triton.native import MOST_AFTER, Spot, slots_of
 from capsroute.routing.triton.sizes import Hard, Plan, Sizes
 from capsroute.testing import Shape
 
@@ -45,6 +46,22 @@ def type_of(arg: Any) -> Any:
     return "fp32" if isinstance(arg, float) else "i32"
 
 
+def check_arguments(signature: dict[str, Any], args: Any, ptx: str) -> None:
+    """A kernel takes what is written down for it, in this order, then addresses of scratch memory."""
+    params = re.search(r"\.entry[^(]*\((.*?)\)", ptx, re.DOTALL)
+    assert params
+    sizes = [int(bits) // 8 for bits in re.findall(r"\.param \.[a-z](\d+)", params[1])]
+    written = [slot.size for slot in slots_of(signature.values(), args)]
+    assert sizes in [written + [8] * n for n in range(MOST_AFTER + 1)]
+
+
+def as_spots(arg: Any) -> Any:
+    """Memory's places instead of memory."""
+    if isinstance(arg, tuple) and hasattr(arg, "_fields"):
+        return type(arg)(*map(as_spots, arg))
+    return Spot(0) if isinstance(arg, Tensor) else arg
+
+
 def translate(launch: Launch, pieces: list[Any], last: str) -> dict[str, str]:
     """One kernel, stage by stage up to this one, and what each made of it."""
     signature, constants = {}, {}
@@ -66,6 +83,8 @@ def translate(launch: Launch, pieces: list[Any], last: str) -> dict[str, str]:
     for name in list(stages)[: list(stages).index(last) + 1]:
         module = stages[name](module, metadata)
         texts[name] = str(module)
+    if "ptx" in texts:
+        check_arguments(signature, map(as_spots, launch.arguments(pieces)), texts["ptx"])
     return texts
 
 

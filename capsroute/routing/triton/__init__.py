@@ -196,6 +196,13 @@ def settled(
     return run
 
 
+def ready() -> str:
+    """Wait until plain calls on a GPU go without Python, as `build.py` has it; says why they will not."""
+    from .build import begun
+
+    return begun(python_backward).wait()
+
+
 def aligned(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Contiguous, and where kernels compiled for other tensors expect it."""
     if isinstance(tensors[0], FakeTensor):  # which may lie anywhere

@@ -38,8 +38,7 @@ constexpr int GIVEN = 7, A_INP = 0, X = 1, OFFSETS = 2, W = 3, OUTS = 3;
 constexpr size_t MOST_SLOTS = 128;  // arguments of a kernel
 constexpr uint64_t ALIGNED = 16;    // bytes, which kernels are compiled to expect
 
-// --- functions of CUDA's driver and one of Python, whose addresses set_up() gets
-
+// Functions of CUDA's driver and one of Python, which set_up() gets.
 using Kernel = void*;
 using Stream = void*;
 using Size = unsigned;
@@ -53,8 +52,6 @@ bool captures(Stream stream) {
   int status = 0;
   return is_capturing(stream, &status) != 0 || status != 0;
 }
-
-// --- plans
 
 struct Slot {
   int64_t place;  // of memory; below zero for a number
@@ -100,8 +97,6 @@ void start(const std::vector<Launch>& launches, const Memory& memory, Stream str
     TORCH_CHECK(error == 0, "a kernel could not be launched, CUDA's error ", error);
   }
 }
-
-// --- tensors
 
 // Whether there is nothing to a tensor but its numbers.
 bool plain(const Tensor& t) {
@@ -161,8 +156,6 @@ Memory remember(const Plan& plan, const variable_list& given, Stream stream, var
   for (const Tensor& t : held) memory.add(t);
   return memory;
 }
-
-// --- the two passes
 
 struct Route : Node {
   Route(std::shared_ptr<const Plan> plan, PyObject* run, Stream stream)
@@ -264,8 +257,6 @@ variable_list forward(const std::shared_ptr<const Plan>& plan, PyObject* run, St
   }
   return outs;
 }
-
-// --- what Python calls
 
 using Held = std::shared_ptr<const Plan>;
 
