@@ -50,9 +50,12 @@ def packed(device: str) -> None:
 def main(
     device: Literal["cpu", "cuda"] = "cuda",
     only: Annotated[str | None, typer.Option(help="Forms, with commas; packed samples then stay out.")] = None,
+    times: Annotated[int, typer.Option(min=1, help="Calls of each; from the third on they go without Python.")] = 1,
 ) -> None:
     """Run them all, and say which ran."""
     every = BY_VOTES | BY_MOMENTS
+    if device == "cuda" and times > 2 and (lacking := kernels.ready()):
+        raise typer.BadParameter(f"calls will not go without Python: {lacking}")
     if only and (unknown := set(only.split(",")) - set(every)):
         raise typer.BadParameter(f"expected some of {', '.join(every)}, got {', '.join(sorted(unknown))}")
     for shapes in (BY_VOTES, BY_MOMENTS):
@@ -60,10 +63,12 @@ def main(
             kernels.ENOUGH = kernels.Enough(0, 2, 1, gaussian=False)  # else only many inputs are routed so
         wanted = [name for name in shapes if not only or name in only.split(",")]
         for name, agreement in product(wanted, ("gaussian", "kmeans")):
-            both(shapes[name], agreement, device)
+            for _ in range(times):
+                both(shapes[name], agreement, device)
             print(name, agreement, flush=True)
-        if not only:
+        for _ in range(0 if only else times):
             packed(device)
+        if not only:
             print("packed", flush=True)
     if device == "cuda":
         torch.cuda.synchronize()
