@@ -22,7 +22,7 @@ from triton.compiler import ASTSource, make_backend
 
 from capsroute.routing.triton import moments_host, votes_host
 from capsroute.routing.triton.launch import Launch
-from capsroute.routing.triton.native import MOST_AFTER, Spot, slots_of
+from capsroute.routing.triton.native import Spot, fits, slots_of
 from capsroute.routing.triton.sizes import Hard, Plan, Sizes
 from capsroute.testing import Shape
 
@@ -44,15 +44,6 @@ def type_of(arg: Any) -> Any:
     if isinstance(arg, Tensor):
         return f"*{TYPES[arg.dtype]}"
     return "fp32" if isinstance(arg, float) else "i32"
-
-
-def check_arguments(signature: dict[str, Any], args: Any, ptx: str) -> None:
-    """A kernel takes what is written down for it, in this order, then addresses of scratch memory."""
-    params = re.search(r"\.entry[^(]*\((.*?)\)", ptx, re.DOTALL)
-    assert params
-    sizes = [int(bits) // 8 for bits in re.findall(r"\.param \.[a-z](\d+)", params[1])]
-    written = [slot.size for slot in slots_of(signature.values(), args)]
-    assert sizes in [written + [8] * n for n in range(MOST_AFTER + 1)]
 
 
 def as_spots(arg: Any) -> Any:
@@ -84,7 +75,9 @@ def translate(launch: Launch, pieces: list[Any], last: str) -> dict[str, str]:
         module = stages[name](module, metadata)
         texts[name] = str(module)
     if "ptx" in texts:
-        check_arguments(signature, map(as_spots, launch.arguments(pieces)), texts["ptx"])
+        slots = slots_of(signature.values(), map(as_spots, launch.arguments(pieces)))
+        assert fits(texts["ptx"], slots)
+        assert not fits(texts["ptx"], slots[1:])
     return texts
 
 

@@ -58,11 +58,6 @@ class Machine:
         self.functions = LAUNCH(self.launch), LAUNCH_TOGETHER(self.launch), CAPTURING(self.asked)
         self.addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self.functions]
 
-    def sizes(self, kernel: int) -> list[int]:
-        """Of arguments, with an address of scratch memory, as Triton has it."""
-        one, run, *_ = self.kernels[kernel - 1]
-        return [8 for kind in flat(kinds(one.arguments(spots(run)))) if kind != "constexpr"] + [8]
-
     def asked(self, stream: int, status: Any) -> int:
         assert stream == STREAM
         status[0] = self.capturing
@@ -148,12 +143,18 @@ def machine(module: Any, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     def direct(self: Any, inputs: Sequence[Any]) -> Any:
         if self.native is None:
-            self.native = SimpleNamespace(module=module, driver=found)
+            self.native = SimpleNamespace(module=module)
             prepare(found, self, inputs)
         return python(self, inputs)
 
     monkeypatch.setattr(native.Kernels, "direct", direct)
     return found
+
+
+def ptx(one: Launch, run: Pass) -> str:
+    """How a kernel begins, with an address of scratch memory after its arguments, as Triton has it."""
+    n_args = len(handed(one.arguments(spots(run)))[0]) + 1
+    return f".visible .entry kernel(\n{', '.join(['.param .u64 .ptr x'] * n_args)}\n) .reqntid 128"
 
 
 def prepare(found: Machine, run: Any, inputs: Sequence[Any]) -> None:
@@ -173,6 +174,7 @@ def prepare(found: Machine, run: Any, inputs: Sequence[Any]) -> None:
                 function=len(found.kernels),
                 src=SimpleNamespace(signature=dict(enumerate(kinds(one.arguments(spots(each)))))),
                 metadata=SimpleNamespace(num_warps=one.options["num_warps"], shared=0),
+                asm={"ptx": ptx(one, each)},
             )
 
 
@@ -333,14 +335,18 @@ def test_a_launch_that_fails_says_so(machine: Machine) -> None:
             call()
 
 
+OTHERS = {".u64": ".u32", ".param": ".param .u64 x, .param .u64 y, .param", ".entry": ".function"}
+
+
+@pytest.mark.parametrize("what", OTHERS)
 def test_kernels_that_take_other_arguments_are_left_to_python(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    what: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for sizes in ([], [8] * 3, [4] * 100):
-        monkeypatch.setattr(machine, "sizes", lambda kernel, sizes=sizes: sizes)
-        kernels.settled.cache_clear()
-        assert route(**make_inputs(SMALL), impl="triton").a.isfinite().all()
+    before = ptx
+    monkeypatch.setattr(sys.modules[__name__], "ptx", lambda *args: before(*args).replace(what, OTHERS[what], 1))
+    assert route(**make_inputs(SMALL), impl="triton").a.isfinite().all()
     assert machine.launched == 0
+    assert machine.kernels
 
 
 def test_shared_parameters_are_left_to_python(machine: Machine) -> None:

@@ -34,29 +34,12 @@ class NoNativeError(Exception):
     """Says why there is none."""
 
 
-class Driver:
-    """CUDA's, which comes with that of the GPU."""
-
-    def __init__(self, name: str = "libcuda.so.1"):
-        self.library = ctypes.CDLL(name)
-        self.addresses = [ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value for name in CALLED]
-
-    def sizes(self, kernel: int) -> list[int]:
-        """Bytes of each argument that a kernel takes; of drivers before 12.4, which do not tell, none."""
-        about = getattr(self.library, "cuFuncGetParamInfo", None)
-        sizes, at, size = [], ctypes.c_size_t(), ctypes.c_size_t()
-        while about and not about(ctypes.c_void_p(kernel), len(sizes), ctypes.byref(at), ctypes.byref(size)):
-            sizes.append(size.value)
-        return sizes
-
-
 class Build:
     """The module as soon as it is there, `None` before and where there will be none; `why` then says why."""
 
     def __init__(self, python_backward: Callable[..., Any]):
         self.module: Any = None
         self.why = "it is being compiled"
-        self.driver: Any = None
         self.python_backward = python_backward
         self.thread = Thread(target=self._run, name=NAME, daemon=True)
         self.thread.start()
@@ -68,9 +51,9 @@ class Build:
 
     def _run(self) -> None:
         try:
-            self.driver = Driver()
+            called = addresses()
             module = load(compiled(Path(knobs.cache.dir)))
-            module.set_up(*self.driver.addresses, self.python_backward)
+            module.set_up(*called, self.python_backward)
             self.module, self.why = module, ""
         except (NoNativeError, OSError, ImportError, AttributeError) as error:  # or another version of CUDA or Triton
             self.why = str(error)
@@ -80,6 +63,12 @@ class Build:
 def begun(python_backward: Callable[..., Any]) -> Build:
     """The only one of a process."""
     return Build(python_backward)
+
+
+def addresses() -> list[int]:
+    """Of functions of CUDA's driver, which comes with that of the GPU."""
+    library = ctypes.CDLL("libcuda.so.1")
+    return [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in CALLED]
 
 
 def compiled(folder: Path) -> Path:

@@ -1,11 +1,12 @@
 """Plain calls by `native.cpp`, which gets the very launches that Python would start, written down once per case."""
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..mapping import Tensors
-from .build import Build, Driver
+from .build import Build
 from .launch import Launch, Pass, stream_of, watched
 from .room import Layout
 from .sizes import Sizes
@@ -71,7 +72,7 @@ class Kernels:
         """All that `native.cpp` has to know of the case; nothing if it does not serve."""
         n, counts = self.sizes, self.run_fwd.counts or self.run_bwd.counts
         passes = [self.run_fwd, self.run_bwd][: 1 + both]
-        written = [[write(one, pieces, native.driver) for one, pieces in launches(run)] for run in passes]
+        written = [[write(one, pieces) for one, pieces in launches(run)] for run in passes]
         if not self.whole or not all(map(all, written)):
             return None
         fwd, bwd = written if both else (*written, [])
@@ -85,7 +86,7 @@ def launches(run: Pass) -> Iterator[tuple[Launch, list[Any]]]:
     return ((one, pieces) for one in run.launches)
 
 
-def write(one: Launch, pieces: Sequence[Any], driver: Driver) -> tuple[Any, ...] | None:
+def write(one: Launch, pieces: Sequence[Any]) -> tuple[Any, ...] | None:
     """A kernel, its programs, their threads, shared memory, whether they run together, and arguments.
 
     Nothing if the kernel does not take these arguments: how Triton hands them over is known for some versions only.
@@ -94,13 +95,20 @@ def write(one: Launch, pieces: Sequence[Any], driver: Driver) -> tuple[Any, ...]
         compiled, about = one.compiled, one.compiled.metadata
         slots = slots_of(compiled.src.signature.values(), one.arguments(pieces))
         kernel, threads, shared = compiled.function, 32 * about.num_warps, about.shared
+        fit = fits(compiled.asm["ptx"], slots)
     except (AttributeError, KeyError, ValueError):
         return None
-    sizes, after = driver.sizes(kernel), [Slot(-1, 0, 8)] * MOST_AFTER
-    if not any(sizes == [slot.size for slot in slots + after[:n]] for n in range(MOST_AFTER + 1)):
+    if not fit:
         return None
-    args = [(slot.place, slot.value) for slot in slots + after]
+    args = [(slot.place, slot.value) for slot in [*slots, *[Slot(-1, 0, 8)] * MOST_AFTER]]
     return kernel, one.grid[0], threads, shared, one.options["launch_cooperative_grid"], args
+
+
+def fits(ptx: str, slots: Sequence[Slot]) -> bool:
+    """Whether a kernel takes these arguments, and after them addresses of scratch memory at most."""
+    taken = re.search(r"\.entry[^(]*\(([^)]*)\)", ptx)
+    sizes = [int(bits) // 8 for bits in re.findall(r"\.param \.[a-z](\d+)", taken[1])] if taken else []
+    return sizes in [[slot.size for slot in slots] + [8] * n for n in range(MOST_AFTER + 1)]
 
 
 def slots_of(kinds: Any, args: Any) -> list[Slot]:
