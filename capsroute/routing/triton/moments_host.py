@@ -39,7 +39,7 @@ class Tile(NamedTuple):
 class Tiles(NamedTuple):
     """Of the passes over inputs: that of the first iteration, and those of the others."""
 
-    first: Tile = Tile(64, 4, 4)
+    first: Tile = Tile(128, 4, 4)
     others: Tile = Tile(64, 4, 2)
     block_j: int = 4  # outputs whose models a program computes
     model_warps: int = 1  # of such a program: one, which never waits for others
