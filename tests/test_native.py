@@ -2,8 +2,11 @@
 
 import ctypes
 import fcntl
+import os
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -381,3 +384,24 @@ def test_where_there_is_no_driver_python_serves() -> None:
     made = build.Build(kernels.python_backward)
     assert "libcuda" in made.wait()
     assert made.module is None
+
+
+def test_a_process_that_ends_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f"#!/bin/sh\ntouch {tmp_path / 'began'}\nexec sleep 60\n")
+    compiler.chmod(0o755)
+    script = f"""
+from pathlib import Path
+from time import sleep
+from capsroute.routing.triton import build
+build.addresses = lambda: []
+made = build.Build(print)
+while not Path({str(tmp_path / "began")!r}).exists():
+    sleep(0.01)
+"""
+    folder, start = tmp_path / "cache", time.monotonic()
+    environment = os.environ | {"CXX": str(compiler), "TRITON_CACHE_DIR": str(folder)}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert time.monotonic() - start < 40
+    assert not [*folder.iterdir()]

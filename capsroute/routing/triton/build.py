@@ -27,6 +27,8 @@ SOURCE = Path(__file__).with_name("native.cpp")
 NAME = "capsroute_native"
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-DAT_PER_OPERATOR_HEADERS")
 LIBRARIES = ("-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10")
+PATIENCE_S = 5.0
+"""Seconds that a process which ends waits for what it was compiling to be cleared away."""
 CALLED = ("cuLaunchKernel", "cuLaunchCooperativeKernel", "cuStreamIsCapturing")
 
 
@@ -43,6 +45,7 @@ class Build:
         self.python_backward = python_backward
         self.thread = Thread(target=self._run, name=NAME, daemon=True)
         self.thread.start()
+        atexit.register(self.thread.join, PATIENCE_S)
 
     def wait(self) -> str:
         """Until it is decided; why there is none, or nothing."""
@@ -95,7 +98,7 @@ def compiled(folder: Path) -> Path:
 
 
 def compile_with(*command: str) -> None:
-    """Run a compiler, which does not outlive this process."""
+    """Run a compiler, which ends when this process does."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     atexit.register(process.kill)
     _, said = process.communicate()
