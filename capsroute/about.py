@@ -7,7 +7,7 @@ import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from .routing import IMPLS, pick
+from .routing import IMPLS, pick, triton
 from .testing import SHAPES
 
 
@@ -53,3 +53,12 @@ def implementations(device: str, agreement: str) -> tuple[Table, str]:
         capsules = f"{shape.d_cov}x{shape.d_inp} → {shape.d_cov}x{shape.d_out}"
         table.add_row(name, sizes, capsules, *cells)
     return table, "\n".join(f"({k}) {note}" for k, note in enumerate(notes, start=1))
+
+
+def plain_calls(device: str) -> str:
+    """Who starts the fused kernels outside of graphs, if they run; the first time that takes half a minute to tell."""
+    triton.look(device)
+    if device != "cuda" or triton.FOUND[device]:
+        return ""
+    lacking = triton.ready()
+    return f"plain calls of triton are started by {f'Python: {lacking}' if lacking else 'C++'}"

@@ -409,6 +409,11 @@ def info(
         kind = torch.device(device).type
     except RuntimeError:
         raise typer.BadParameter(f"device: expected a name such as cpu, cuda or mps, got {device!r}") from None
-    from .about import devices, implementations, versions
+    from .about import devices, implementations, plain_calls, versions
 
-    Console().print(versions(), devices(), *implementations(kind, agreement))
+    console = Console()
+    console.print(versions(), devices(), *implementations(kind, agreement))
+    with console.status("how triton is called"):
+        said = plain_calls(kind)
+    if said:
+        console.print(said, markup=False)

@@ -13,6 +13,7 @@ from capsroute.data import Pairs
 from capsroute.data.toys import labels
 from capsroute.nets import SmallNORB
 from capsroute.pretrained import SHIPPED
+from capsroute.routing import triton
 from capsroute.testing import SHAPES
 from capsroute.training.experiments import EXPERIMENTS
 
@@ -25,6 +26,14 @@ def test_info_names_every_shape_and_why_an_implementation_cannot_run_it() -> Non
     assert all(name in result.output for name in SHAPES)
     assert "torch" in result.output
     assert "(1) parameters differ between inputs" in result.output
+
+
+@pytest.mark.parametrize(("lacking", "said"), [("", "by C++"), ("no compiler", "by Python: no compiler")])
+def test_info_says_who_starts_fused_kernels(lacking: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "FOUND", {"cuda": "", "cpu": "no GPU"})
+    monkeypatch.setattr(triton, "ready", lambda: lacking)
+    assert f"plain calls of triton are started {said}\n" in runner.invoke(app, ["info", "--device", "cuda"]).output
+    assert "plain calls" not in runner.invoke(app, ["info"]).output
 
 
 def test_info_for_a_device_without_float64() -> None:
