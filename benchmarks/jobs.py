@@ -174,19 +174,21 @@ def work_off(
             if reason := wrong.get(job.key) or stops(job):
                 row = replace(job.row, skipped=reason)
             else:
-                row = answered(worker, job, min(JOB_S, clock.left()))
+                row = answered(worker, job, clock)
+            if row is None:
+                return len(ordered) - number
             done(row)
             bar.advance(task)
     worker.stop()
     return 0
 
 
-def answered(worker: Worker[Job, Row], job: Job, limit_s: float) -> Row:
-    """A job's row, whatever becomes of the worker."""
+def answered(worker: Worker[Job, Row], job: Job, clock: Clock) -> Row | None:
+    """A job's row, whatever becomes of the worker; none where time ran out, which says nothing of the job."""
     try:
-        row = worker.ask(job, limit_s)
+        row = worker.ask(job, min(JOB_S, clock.left()))
     except GoneError as gone:
-        return replace(job.row, skipped=str(gone))
+        return replace(job.row, skipped=str(gone)) if clock.left() > 0 else None
     failed = row.skipped.startswith(("failed", "out of memory"))
     if failed or (job.device == "cuda" and row.p50_ms is not None and row.captured_ms is None):
         worker.stop()  # also a capture that failed may spoil what comes after

@@ -110,6 +110,22 @@ def test_a_worker_that_dies_or_hangs_is_replaced(bench: Any) -> None:
     worker.stop()
 
 
+def test_a_job_that_time_runs_out_in_has_no_row(bench: Any) -> None:
+    jobs, measure = bench("jobs"), bench("measure")
+    job = measure.Job("tiny", bench("cases").CASES["tiny"], "reference", "forward", "cpu")
+
+    class Slow:
+        def ask(self, asked: object, limit_s: float) -> None:
+            clock.end = end
+            raise jobs.GoneError(f"took more than {limit_s:.0f} s")
+
+    clock = jobs.Clock(1.0)
+    end = clock.end + 60
+    assert jobs.answered(Slow(), job, clock).skipped == "took more than 1 s"
+    end = 0.0
+    assert jobs.answered(Slow(), job, clock) is None
+
+
 def test_a_rival_that_fails_costs_its_own_row(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     measure = bench("measure")
     job = measure.Job("tiny", bench("cases").CASES["tiny"], "reference", "forward", "cpu")
@@ -152,7 +168,7 @@ def test_a_line_ends_where_its_rival_does(bench: Any) -> None:
 
 
 def test_scaling_writes_and_draws_what_it_measures(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answered(worker: object, job: Any, limit_s: float) -> Any:
+    def answered(worker: object, job: Any, clock: object) -> Any:
         small = job.shape.n_out < 1_024
         return replace(job.row, p50_ms=3.0, peak_mib=7.0) if small else replace(job.row, skipped="out of memory")
 

@@ -44,8 +44,8 @@ class Build:
         self.why = "it is being compiled"
         self.python_backward = python_backward
         self.thread = Thread(target=self._run, name=NAME, daemon=True)
+        atexit.register(self.thread.join, PATIENCE_S)  # after the compiler is stopped, which is registered later
         self.thread.start()
-        atexit.register(self.thread.join, PATIENCE_S)
 
     def wait(self) -> str:
         """Until it is decided; why there is none, or nothing."""
