@@ -72,6 +72,8 @@ struct Plan {
   std::vector<int64_t> a, mu;  // shapes of outputs but for the batch
 };
 
+using Held = std::shared_ptr<const Plan>;
+
 struct Memory {
   std::array<uint64_t, 32> at;
   size_t n = 0;
@@ -90,7 +92,7 @@ void start(const std::vector<Launch>& launches, const Memory& memory, Stream str
       values[k] = place < 0 ? value : memory.at[place] + value;
       slots[k] = &values[k];
     }
-    auto [kernel, programs, threads, shared, together, _] = one;
+    const auto& [kernel, programs, threads, shared, together, _] = one;
     int error = together
         ? launch_together(kernel, programs, 1, 1, threads, 1, 1, shared, stream, slots.data())
         : launch(kernel, programs, 1, 1, threads, 1, 1, shared, stream, slots.data(), nullptr);
@@ -98,11 +100,17 @@ void start(const std::vector<Launch>& launches, const Memory& memory, Stream str
   }
 }
 
+// Whether somebody in Python wants to know of every operation.
+bool watched() {
+  return c10::impl::TorchDispatchModeTLS::any_modes_set();
+}
+
 // Whether there is nothing to a tensor but its numbers.
 bool plain(const Tensor& t) {
   using c10::DispatchKey;
-  auto usual = c10::DispatchKeySet({DispatchKey::Dense, DispatchKey::AutogradFunctionality, DispatchKey::ADInplaceOrView});
-  return (t.key_set() - usual - c10::autocast_dispatch_keyset).highestFunctionalityKey() == DispatchKey::Undefined && !t._fw_grad(0).defined();
+  c10::DispatchKeySet usual({DispatchKey::Dense, DispatchKey::AutogradFunctionality, DispatchKey::ADInplaceOrView});
+  auto others = t.key_set() - usual - c10::autocast_dispatch_keyset;
+  return others.highestFunctionalityKey() == DispatchKey::Undefined && !t._fw_grad(0).defined();
 }
 
 // Contiguous, and where kernels compiled for other tensors expect it.
@@ -116,7 +124,7 @@ struct Maker {
   Maker(int64_t n_bytes, const Tensor& like)
       : first(at::empty({n_bytes}, like.options().dtype(at::kByte))),
         allocator(first.storage().allocator()),
-        keys(first.key_set().has_backend(c10::BackendComponent::CUDABit) ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU) {}
+        keys(first.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU) {}
 
   Tensor first;  // bytes
   c10::Allocator* allocator;
@@ -127,7 +135,7 @@ struct Maker {
   }
 };
 
-// What programs count on that wait for each other: launches of a stream come one after the other and leave it as it was.
+// What programs that wait for each other count on: those of a stream run one by one and leave it as it was.
 Tensor counter(Stream stream, const Tensor& like) {
   static std::mutex mutex;
   static auto* counters = new std::map<std::pair<int, Stream>, Tensor>();  // never freed, for CUDA may end before
@@ -158,10 +166,10 @@ Memory remember(const Plan& plan, const variable_list& given, Stream stream, var
 }
 
 struct Route : Node {
-  Route(std::shared_ptr<const Plan> plan, PyObject* run, Stream stream)
+  Route(Held plan, PyObject* run, Stream stream)
       : plan(std::move(plan)), run(Py_NewRef(run), getPyInterpreter()), stream(stream) {}
 
-  std::shared_ptr<const Plan> plan;
+  Held plan;
   c10::SafePyObject run;
   Stream stream;  // the backward pass runs on that of the forward pass
   std::array<SavedVariable, GIVEN> inputs;
@@ -182,7 +190,7 @@ struct Route : Node {
     variable_list given;
     for (const SavedVariable& input : inputs) given.push_back(input.unpack());
     Tensor was_kept = kept.unpack();
-    bool simple = !plan->bwd.empty() && !at::GradMode::is_enabled() && !c10::impl::TorchDispatchModeTLS::any_modes_set();
+    bool simple = !plan->bwd.empty() && !at::GradMode::is_enabled() && !watched();
     for (int k = 0; k < OUTS; ++k) {
       if (!douts[k].defined()) douts[k] = at::zeros(batched(given, k ? plan->mu : plan->a), given[W].options());
       simple &= plain(douts[k]);
@@ -230,7 +238,7 @@ auto make_node(Args&&... args) {
   }
 }
 
-variable_list forward(const std::shared_ptr<const Plan>& plan, PyObject* run, Stream stream, const variable_list& given) {
+variable_list forward(const Held& plan, PyObject* run, Stream stream, const variable_list& given) {
   variable_list held, outs;
   Tensor kept;
   {
@@ -248,17 +256,16 @@ variable_list forward(const std::shared_ptr<const Plan>& plan, PyObject* run, St
     }
     start(plan->fwd, memory, stream);
   }
-  if (torch::autograd::compute_requires_grad(given[0], given[1], given[3], given[4], given[5], given[6])) {
+  auto& g = given;
+  if (torch::autograd::compute_requires_grad(g[0], g[1], g[3], g[4], g[5], g[6])) {
     auto node = make_node<decltype(torch::autograd::Edge::function)>(plan, run, stream);
-    node->set_next_edges(torch::autograd::collect_next_edges(given[0], given[1], given[3], given[4], given[5], given[6]));
+    node->set_next_edges(torch::autograd::collect_next_edges(g[0], g[1], g[3], g[4], g[5], g[6]));
     for (int k = 0; k < GIVEN; ++k) node->inputs[k] = SavedVariable(given[k], false);
     node->kept = SavedVariable(kept, false);
     torch::autograd::set_history(outs, node);
   }
   return outs;
 }
-
-using Held = std::shared_ptr<const Plan>;
 
 // Addresses of cuLaunchKernel, cuLaunchCooperativeKernel and cuStreamIsCapturing; and Python's backward pass.
 PyObject* set_up(PyObject*, PyObject* args) {
@@ -310,7 +317,7 @@ PyObject* route(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
   auto* plan = static_cast<Held*>(PyCapsule_GetPointer(args[0], nullptr));
   Stream stream = PyLong_AsVoidPtr(args[2]);
   if (PyErr_Occurred()) return nullptr;
-  if (c10::impl::TorchDispatchModeTLS::any_modes_set() || captures(stream)) Py_RETURN_NONE;
+  if (watched() || captures(stream)) Py_RETURN_NONE;
   variable_list given(GIVEN);
   for (int k = 0; k < GIVEN; ++k) {
     PyObject* arg = args[3 + k];
