@@ -39,7 +39,7 @@ from .moments_model import (
 from .moments_tile import (
     NOTHING,
     TINY,
-    assign,
+    UNIT,
     bounded,
     centred,
     coefficients,
@@ -50,6 +50,7 @@ from .moments_tile import (
     load_capsules,
     load_logs,
     load_scores,
+    parts,
     power,
     sample,
     slot,
@@ -120,7 +121,7 @@ def easy_sums(
     o_i, o_k, o_jj, o_x = tl.arange(0, BLOCK_I), tl.arange(0, K), tl.arange(0, BLOCK_JJ), tl.arange(0, X)
     b_mean, b_scale = tl.load(p_usual + 3 * X + o_x), tl.load(p_scale)
     c_high, c_low = coefficients(p_rows, o_jj, o_k, J, K)
-    c_size = tl.load(p_log + o_jj, mask=o_jj < J, other=0.0)
+    c_size = tl.load(p_log + o_jj, mask=o_jj < J, other=0.0) * UNIT
     b_log = load_logs(p_log + J, o_jj, J)
     b_S, b_one = tl.zeros([BLOCK_JJ, K], tl.float32), tl.zeros([BLOCK_JJ], tl.float32)
     i = first + o_i
@@ -129,15 +130,16 @@ def easy_sums(
         b_x, b_a = centred(next_x, b_mean, b_scale), next_a
         i += BLOCK_I
         next_x, next_a = load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), load_scores(p_a, i, n)
-        b_high, b_low, b_size = features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I)
-        b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I, BLOCK_JJ)
-        b_D = b_R * gates(b_a)[:, None]
+        b_high, b_low = features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I)
+        b_sum = dot(b_high, b_low, tl.trans(c_high), tl.trans(c_low), tl.zeros([BLOCK_I, BLOCK_JJ], tl.float32))
+        b_R, b_part = parts(b_sum, c_size, b_log)
+        b_D = b_R * (b_part * gates(b_a))[:, None]
         b_used = tl.sum(b_D, 0)
         b_one += b_used  # scores weigh what is used against what is not, and so need it to the last digit
         d_size, d_inverse = power(b_used)  # an output that uses little must be as exact as others
         d_high, d_low = split(b_D * d_inverse[None, :])
         b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
-        b_S += b_new * (d_size * b_size)[:, None]
+        b_S += b_new * (d_size * UNIT)[:, None]
     store_rows(in_single(p_part), b_S, o_jj, J, K)
     tl.store(p_one + o_jj, b_one, mask=o_jj < J)
 

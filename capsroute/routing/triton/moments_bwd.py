@@ -29,15 +29,19 @@ from .moments_model import (
 )
 from .moments_tile import (
     LARGEST,
-    assign,
+    UNIT,
+    above,
+    beside,
     centred,
     coefficients,
     dot,
     features,
     gates,
+    halves,
     load_capsules,
     load_logs,
     load_scores,
+    parts,
     place,
     power,
     real,
@@ -152,8 +156,10 @@ def models_bwd(
     if t > 0:  # the first iteration has features as they are
         b_dD += tl.sum(rounded(b_rows, load_usual(p_own, X, BLOCK_D)), 1)
     b_rows = tl.where(is_one(BLOCK_D, K), b_dD[:, None], b_rows)
-    store_pairs(p_rows + u_b * (J * 2 * K), p_size + u_b * J + o_j, b_rows, o_j, J, K)
     store_rows(p_exact + u_b * (J * K), b_rows, o_j, J, K)
+    if t > 0:
+        b_rows = b_rows * LN_2  # so that what logits, which are to base two, get from these has it
+    store_pairs(p_rows + u_b * (J * 2 * K), p_size + u_b * J + o_j, b_rows, o_j, J, K)
     b_dW += weights_bwd(S_0, S_1, S_2, S_x, b_dV, b_dN, W, W_1, W_2, back_1, back_2, D, BLOCK_J, BLOCK_C, BLOCK_D)
     b_dW += b_mean[:, :, :, None] * b_dB[:, :, None, :]
     add_to(p_dtotal + u_b * J + o_j, -b_ign * b_da, m_j, LAST)
@@ -178,45 +184,44 @@ def easy_sums_bwd(
     b_mean, b_scale = tl.load(p_usual + 3 * X + o_x), tl.load(p_scale)
     c_high, c_low = coefficients(p_theta, o_jj, o_k, J, K)
     g_high, g_low = coefficients(p_rows, o_jj, o_k, J, K)
+    c_high, c_low = above(c_high, g_high, BLOCK_JJ, K), above(c_low, g_low, BLOCK_JJ, K)
     b_dtheta = tl.zeros([BLOCK_JJ, K], tl.float32)
-    c_size = tl.load(p_log + o_jj, mask=o_jj < J, other=0.0)
+    c_size = tl.load(p_log + o_jj, mask=o_jj < J, other=0.0) * UNIT
     b_log = load_logs(p_log + J, o_jj, J)
-    g_size = tl.load(p_size + o_jj, mask=o_jj < J, other=0.0)
+    g_size = tl.load(p_size + o_jj, mask=o_jj < J, other=0.0) * UNIT
+    i = first + o_i
+    next_x, next_a = load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), load_scores(p_a, i, n)
     for start in range(first, last, BLOCK_I):
+        b_x, b_f = centred(next_x, b_mean, b_scale), gates(next_a)
         i = start + o_i
-        b_x = centred(load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), b_mean, b_scale)
-        b_f = gates(load_scores(p_a, i, n))
-        b_high, b_low, b_size = features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I)
-        b_R = assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I, BLOCK_JJ)
-        b_dD = dot(b_high, b_low, tl.trans(g_high), tl.trans(g_low), tl.zeros([BLOCK_I, BLOCK_JJ], tl.float32))
-        b_dD = b_dD * (g_size * b_size)[None, :]
-        b_df = tl.sum(b_R * b_dD, 1)
-        b_D = b_R * b_f[:, None]
+        b_high, b_low = features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I)
+        b_sums = dot(b_high, b_low, tl.trans(c_high), tl.trans(c_low), tl.zeros([BLOCK_I, 2 * BLOCK_JJ], tl.float32))
+        b_sum, b_dD = halves(b_sums, BLOCK_I, BLOCK_JJ)
+        b_R, b_part = parts(b_sum, c_size, b_log)
+        b_dD = b_dD * g_size[None, :]
+        b_df = tl.sum(b_R * b_dD, 1) * b_part
+        b_D = b_R * (b_f * b_part)[:, None]
         b_dlogit = b_D * (b_dD - b_df[:, None])
         d_size, d_inverse = power(tl.max(tl.abs(b_dlogit), 0))
         d_high, d_low = split(b_dlogit * d_inverse[None, :])
-        b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
-        b_dtheta += b_new * (d_size * b_size)[:, None]
         at_x = i[:, None] * (C * D) + place(o_x, D, BLOCK_D)[None, :]
         m_i, m_x, m_old = i < n, real(o_x, C, D, BLOCK_D)[None, :], i < tl.where(fresh == 0, n, 0)
         # loaded before the products, not to wait after them
         b_old = tl.load(p_dx + at_x, mask=m_old[:, None] & m_x, other=0.0)
         b_old_f = tl.load(p_da_inp + i, mask=m_old, other=0.0)
-        b_dlogit, b_D = b_dlogit * (c_size * LN_2)[None, :], b_D * g_size[None, :]
-        r_size, r_inverse = power(tl.max(tl.max(tl.maximum(tl.abs(b_dlogit), b_D), 1), 0))
-        l_high, l_low = split(b_dlogit * r_inverse)
-        u_high, u_low = split(b_D * r_inverse)
-        # what is small first: a product of halves drops what a sum's last digit does not reach
-        b_dphi = tl.dot(l_low, c_high, tl.zeros([BLOCK_I, K], tl.float32))
-        b_dphi = tl.dot(u_low, g_high, b_dphi)
-        b_dphi = tl.dot(l_high, c_low, b_dphi)
-        b_dphi = tl.dot(u_high, g_low, b_dphi)
-        b_dphi = tl.dot(l_high, c_high, b_dphi)
-        b_dphi = tl.dot(u_high, g_high, b_dphi) * r_size
-        b_dx = to_capsules(b_dphi, b_x, D, BLOCK_D, X, BLOCK_I) * b_scale
+        b_dlogit, b_D = b_dlogit * c_size[None, :], b_D * g_size[None, :]
+        r_size, r_inverse = power(tl.max(tl.maximum(tl.abs(b_dlogit), b_D), 1))
+        l_high, l_low = split(b_dlogit * r_inverse[:, None])
+        u_high, u_low = split(b_D * (r_inverse * (1 / LN_2))[:, None])
+        next_x, next_a = load_capsules(p_x, i + BLOCK_I, n, o_x, C, D, BLOCK_D), load_scores(p_a, i + BLOCK_I, n)
+        lu_low, lu_high = beside(l_low, u_low, BLOCK_I, BLOCK_JJ), beside(l_high, u_high, BLOCK_I, BLOCK_JJ)
+        b_dphi = dot(lu_high, lu_low, c_high, c_low, tl.zeros([BLOCK_I, K], tl.float32)) * r_size[:, None]
+        b_dx = to_capsules(b_dphi, b_x, D, BLOCK_D, X, BLOCK_I) * (b_scale * (1 / UNIT))
         tl.store(p_dx + at_x, b_old + b_dx, mask=m_i[:, None] & m_x)
-        tl.store(p_da_inp + i, b_old_f + b_df, mask=m_i)
-    store_rows(in_single(p_part), b_dtheta, o_jj, J, K)
+        tl.store(p_da_inp + i, b_old_f + b_df * (1 / LN_2), mask=m_i)
+        b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
+        b_dtheta += b_new * d_size[:, None]
+    store_rows(in_single(p_part), b_dtheta * (UNIT / LN_2), o_jj, J, K)
 
 
 @triton.jit(do_not_specialize=NUMBERS)

@@ -46,7 +46,7 @@ def tile_of(p_a, p_x, p_usual, p_scale, i, n, C: tl.constexpr, D: tl.constexpr, 
     o_x = tl.arange(0, X)
     b_mean = tl.load(p_usual + 3 * X + o_x).to(tl.float64)
     b_x = centred(load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), b_mean, tl.load(p_scale))
-    return b_x, all_features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I), gates(load_scores(p_a, i, n)).to(tl.float64)
+    return b_x, all_features(b_x, p_usual, 1, D, BLOCK_D, X, BLOCK_I), gates(load_scores(p_a, i, n)).to(tl.float64)
 
 
 @triton.jit

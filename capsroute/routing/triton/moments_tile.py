@@ -16,13 +16,13 @@ BITS = tl.constexpr(13)
 """Rows are scaled to 2^13: half precision ends just above, and the low half of a number is then never subnormal."""
 LARGEST = tl.constexpr(3.4028234663852886e38 ** (1 / 4))
 """Capsules are bounded so that no square overflows, as they are for every implementation."""
-MOST_USUAL = tl.constexpr(4.0)
-"""The largest square that can be usual, the spread being one to two."""
 FARTHEST = tl.constexpr(2.0**4)
 """Spreads that inputs which have weight are at most apart, or else what is called a spread is more: features of a tile,
 and a one among them, are as exact as the farthest input allows."""
 CLOSEST = tl.constexpr(2.0**-14)
 """The least that is called a spread, as part of the size of inputs; of what is closer float32 has few digits anyway."""
+UNIT = tl.constexpr(2.0**-3)
+"""What features are divided by as pairs: none is then over 2^13, and of those that are over 2^-5 no digit is lost."""
 NOTHING = tl.constexpr(2.0**-64)
 """Weight up to which an input does not count, half a million spreads away."""
 
@@ -142,6 +142,24 @@ def dot(b_high, b_low, c_high, c_low, b_sum):
 
 
 @triton.jit
+def beside(b, c, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """`[i, j]` and `[i, j]` as one, the first on the left."""
+    return tl.reshape(tl.permute(tl.join(b, c), (0, 2, 1)), [ROWS, 2 * WIDTH])
+
+
+@triton.jit
+def halves(b, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The reverse."""
+    return tl.split(tl.permute(tl.reshape(b, [ROWS, 2, WIDTH]), (0, 2, 1)))
+
+
+@triton.jit
+def above(b, c, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """`[j, k]` and `[j, k]` as one, the first on top."""
+    return tl.reshape(tl.permute(tl.join(b, c), (2, 0, 1)), [2 * ROWS, WIDTH])
+
+
+@triton.jit
 def feature(o_x, block, BLOCK_D: tl.constexpr):
     """Where the features of a block are among all: those of a row of a capsule lie together, block by block.
 
@@ -170,29 +188,29 @@ def unstack(b, BLOCK_I: tl.constexpr, X: tl.constexpr, BLOCK_D: tl.constexpr):
 
 
 @triton.jit
-def all_features(b_x, p_usual, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr):
-    """A tile's features `[i, k]`, less what is usual in the sample, in the precision of its capsules.
+def all_features(
+    b_x, p_usual, times: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr
+):
+    """A tile's features `[i, k]`, less what is usual in the sample, so many times, in the precision of its capsules.
 
     The place of the last product with the next but one, which no capsule needs, holds a one.
     """
     o_x = tl.arange(0, X)
-    b_0 = b_x * b_x - tl.load(p_usual + o_x)[None, :]
+    b_3 = b_x * times
+    b_0 = b_3 * b_x - tl.load(p_usual + o_x)[None, :] * times
     b_1, b_2 = tl.zeros_like(b_x), tl.zeros_like(b_x)
     if D >= 2:
-        b_1 = b_x * turn(b_x, 1, D, BLOCK_I, X, BLOCK_D) - tl.load(p_usual + X + o_x)[None, :]
+        b_1 = b_3 * turn(b_x, 1, D, BLOCK_I, X, BLOCK_D) - tl.load(p_usual + X + o_x)[None, :] * times
     if D >= 4:
-        b_2 = b_x * turn(b_x, 2, D, BLOCK_I, X, BLOCK_D) - tl.load(p_usual + 2 * X + o_x)[None, :]
-    b_2 = tl.where((o_x == BLOCK_D - 1)[None, :], 1.0, b_2)
-    return stack(b_0, b_1, b_2, b_x, BLOCK_I, X, BLOCK_D)
+        b_2 = b_3 * turn(b_x, 2, D, BLOCK_I, X, BLOCK_D) - tl.load(p_usual + 2 * X + o_x)[None, :] * times
+    b_2 = tl.where((o_x == BLOCK_D - 1)[None, :], times, b_2)
+    return stack(b_0, b_1, b_2, b_3, BLOCK_I, X, BLOCK_D)
 
 
 @triton.jit
 def features(b_x, p_usual, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr):
-    """A tile's features as pairs, and what all were divided by."""
-    b_most = tl.max(tl.max(tl.abs(b_x), 1), 0)
-    b_size, b_inverse = power(tl.maximum(b_most * b_most, b_most) + MOST_USUAL)
-    b_high, b_low = split(all_features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I) * b_inverse)
-    return b_high, b_low, b_size
+    """A tile's features as pairs, in `UNIT`s."""
+    return split(all_features(b_x, p_usual, 1 / UNIT, D, BLOCK_D, X, BLOCK_I))
 
 
 @triton.jit
@@ -224,9 +242,11 @@ def load_logs(p_log, o_jj, J: tl.constexpr):
 
 
 @triton.jit
-def assign(b_high, b_low, b_size, c_high, c_low, c_size, b_log, BLOCK_I: tl.constexpr, BLOCK_JJ: tl.constexpr):
-    """E-step: routing probabilities `[i, j]`; logits are to base two."""
-    b_sum = dot(b_high, b_low, tl.trans(c_high), tl.trans(c_low), tl.zeros([BLOCK_I, BLOCK_JJ], tl.float32))
-    b_logit = b_sum * (c_size * b_size)[None, :] + b_log[None, :]
+def parts(b_sum, c_size, b_log):
+    """E-step: routing probabilities `[i, j]` from products with coefficients, but for what makes their sum one `[i]`.
+
+    Logits are to base two.
+    """
+    b_logit = b_sum * c_size[None, :] + b_log[None, :]
     b_R = tl.exp2(b_logit - tl.maximum(tl.max(b_logit, 1), -LARGE)[:, None])
-    return b_R * (1 / tl.sum(b_R, 1))[:, None]
+    return b_R, 1 / tl.sum(b_R, 1)
