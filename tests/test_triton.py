@@ -18,6 +18,7 @@ from capsroute import Routing, route
 from capsroute.routing import pick
 from capsroute.routing import triton as kernels
 from capsroute.routing.agreement import Quadratic
+from capsroute.routing.triton import moments_host
 from capsroute.routing.triton.sizes import ALWAYS, NEVER, Hard, Plan, Sizes
 from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs, orders, over_budget, run
 from conftest import ROOT
@@ -126,6 +127,17 @@ def test_only_hard_samples_are_taken_for_hard(change: Callable[..., None], monke
     assert hard_samples(inputs) == [0, 0]
     change(inputs)
     assert hard_samples(inputs) == [1, 0]
+
+
+@pytest.mark.parametrize(("batch", "outputs"), [(20, 2), (128, 4)])
+def test_a_program_has_models_of_fewer_outputs_where_samples_are_few(
+    batch: int, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moments_host, "programs_at_once", lambda _, per_core: 132 * per_core)
+    sizes, shapes = Sizes(batch, 5184, 64, 4, 4, 4, packed=False), ((1, 64, 4, 4), (1, 64, 4, 4), (1, 64), (1, 64))
+    single = (torch.float32, torch.float32)
+    run = moments_host.Runner(Plan(3, True, 1e-5), sizes, shapes, single, torch.device("cpu"), Hard())
+    assert run.blocks == 64 // outputs
 
 
 def hard_samples(inputs: dict[str, torch.Tensor]) -> list[int]:

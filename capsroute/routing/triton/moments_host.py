@@ -41,8 +41,9 @@ class Tiles(NamedTuple):
 
     first: Tile = Tile(128, 4, 4)
     others: Tile = Tile(64, 4, 2)
-    block_j: int = 4  # outputs whose models a program computes
+    block_j: int = 4  # outputs whose models a program computes, half of them where programs would be few
     model_warps: int = 1  # of such a program: one, which never waits for others
+    model_programs: int = 8  # on a multiprocessor, of which they are not few
 
 
 class Cut(NamedTuple):
@@ -98,10 +99,12 @@ class Runner(Kernels):
         W, _, use, ign = shapes
         # where outputs share a parameter, all of them read the same
         self.strides = [size if p[1] > 1 else 0 for p, size in ((W, n.d * n.h), (use, 1), (ign, 1))]
-        self.blocks, jj = -(-n.j // tiles.block_j), max(16, power(n.j))
+        few = n.b * -(-n.j // tiles.block_j) < programs_at_once(device, tiles.model_programs)
+        block_j, jj = tiles.block_j // (2 if few else 1), max(16, power(n.j))
+        self.blocks = -(-n.j // block_j)
         self.of_inputs = n.packed, n.c, n.d, tiles.first.block_i, c, d
         self.of_step = n.packed, n.j, n.c, n.d, tiles.others.block_i, jj, c, d
-        self.of_models = plan.gaussian, n.j, n.c, n.d, n.h, tiles.block_j, c, d, power(n.h)
+        self.of_models = plan.gaussian, n.j, n.c, n.d, n.h, block_j, c, d, power(n.h)
         self.of_last = n.packed, n.j, n.c, n.d, n.h, tiles.first.block_i, jj, c, d
         whole = set(dtypes) == {small} and all(p[1] == n.j for p in shapes)
         given, outs, grads = [None] * 7, [None] * 3, [None] * 6
