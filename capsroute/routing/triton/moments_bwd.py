@@ -156,10 +156,8 @@ def models_bwd(
     if t > 0:  # the first iteration has features as they are
         b_dD += tl.sum(rounded(b_rows, load_usual(p_own, X, BLOCK_D)), 1)
     b_rows = tl.where(is_one(BLOCK_D, K), b_dD[:, None], b_rows)
-    store_rows(p_exact + u_b * (J * K), b_rows, o_j, J, K)
-    if t > 0:
-        b_rows = b_rows * LN_2  # so that what logits, which are to base two, get from these has it
     store_pairs(p_rows + u_b * (J * 2 * K), p_size + u_b * J + o_j, b_rows, o_j, J, K)
+    store_rows(p_exact + u_b * (J * K), b_rows, o_j, J, K)
     b_dW += weights_bwd(S_0, S_1, S_2, S_x, b_dV, b_dN, W, W_1, W_2, back_1, back_2, D, BLOCK_J, BLOCK_C, BLOCK_D)
     b_dW += b_mean[:, :, :, None] * b_dB[:, :, None, :]
     add_to(p_dtotal + u_b * J + o_j, -b_ign * b_da, m_j, LAST)
@@ -211,17 +209,17 @@ def easy_sums_bwd(
         b_old_f = tl.load(p_da_inp + i, mask=m_old, other=0.0)
         b_dlogit, b_D = b_dlogit * c_size[None, :], b_D * g_size[None, :]
         r_size, r_inverse = power(tl.max(tl.maximum(tl.abs(b_dlogit), b_D), 1))
-        l_high, l_low = split(b_dlogit * r_inverse[:, None])
-        u_high, u_low = split(b_D * (r_inverse * (1 / LN_2))[:, None])
+        l_high, l_low = split(b_dlogit * (r_inverse * LN_2)[:, None])
+        u_high, u_low = split(b_D * r_inverse[:, None])
         next_x, next_a = load_capsules(p_x, i + BLOCK_I, n, o_x, C, D, BLOCK_D), load_scores(p_a, i + BLOCK_I, n)
         lu_low, lu_high = beside(l_low, u_low, BLOCK_I, BLOCK_JJ), beside(l_high, u_high, BLOCK_I, BLOCK_JJ)
         b_dphi = dot(lu_high, lu_low, c_high, c_low, tl.zeros([BLOCK_I, K], tl.float32)) * r_size[:, None]
         b_dx = to_capsules(b_dphi, b_x, D, BLOCK_D, X, BLOCK_I) * (b_scale * (1 / UNIT))
         tl.store(p_dx + at_x, b_old + b_dx, mask=m_i[:, None] & m_x)
-        tl.store(p_da_inp + i, b_old_f + b_df * (1 / LN_2), mask=m_i)
+        tl.store(p_da_inp + i, b_old_f + b_df, mask=m_i)
         b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
         b_dtheta += b_new * d_size[:, None]
-    store_rows(in_single(p_part), b_dtheta * (UNIT / LN_2), o_jj, J, K)
+    store_rows(in_single(p_part), b_dtheta * UNIT, o_jj, J, K)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
