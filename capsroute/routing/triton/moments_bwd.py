@@ -182,7 +182,8 @@ def easy_sums_bwd(
     b_mean, b_scale = tl.load(p_usual + 3 * X + o_x), tl.load(p_scale)
     c_high, c_low = coefficients(p_theta, o_jj, o_k, J, K)
     g_high, g_low = coefficients(p_rows, o_jj, o_k, J, K)
-    c_high, c_low = above(c_high, g_high, BLOCK_JJ, K), above(c_low, g_low, BLOCK_JJ, K)
+    # as one, for a product is waited for before the next begins
+    cg_high, cg_low = above(c_high, g_high, BLOCK_JJ, K), above(c_low, g_low, BLOCK_JJ, K)
     b_dtheta = tl.zeros([BLOCK_JJ, K], tl.float32)
     c_size = tl.load(p_log + o_jj, mask=o_jj < J, other=0.0) * UNIT
     b_log = load_logs(p_log + J, o_jj, J)
@@ -193,7 +194,7 @@ def easy_sums_bwd(
         b_x, b_f = centred(next_x, b_mean, b_scale), gates(next_a)
         i = start + o_i
         b_high, b_low = features(b_x, p_usual, D, BLOCK_D, X, BLOCK_I)
-        b_sums = dot(b_high, b_low, tl.trans(c_high), tl.trans(c_low), tl.zeros([BLOCK_I, 2 * BLOCK_JJ], tl.float32))
+        b_sums = dot(b_high, b_low, tl.trans(cg_high), tl.trans(cg_low), tl.zeros([BLOCK_I, 2 * BLOCK_JJ], tl.float32))
         b_sum, b_dD = halves(b_sums, BLOCK_I, BLOCK_JJ)
         b_R, b_part = parts(b_sum, c_size, b_log)
         b_dD = b_dD * g_size[None, :]
@@ -208,15 +209,17 @@ def easy_sums_bwd(
         b_old = tl.load(p_dx + at_x, mask=m_old[:, None] & m_x, other=0.0)
         b_old_f = tl.load(p_da_inp + i, mask=m_old, other=0.0)
         b_dlogit, b_D = b_dlogit * c_size[None, :], b_D * g_size[None, :]
+        # in units of c and g; logits are to base two
         r_size, r_inverse = power(tl.max(tl.maximum(tl.abs(b_dlogit), b_D), 1))
         l_high, l_low = split(b_dlogit * (r_inverse * LN_2)[:, None])
         u_high, u_low = split(b_D * r_inverse[:, None])
         next_x, next_a = load_capsules(p_x, i + BLOCK_I, n, o_x, C, D, BLOCK_D), load_scores(p_a, i + BLOCK_I, n)
         lu_low, lu_high = beside(l_low, u_low, BLOCK_I, BLOCK_JJ), beside(l_high, u_high, BLOCK_I, BLOCK_JJ)
-        b_dphi = dot(lu_high, lu_low, c_high, c_low, tl.zeros([BLOCK_I, K], tl.float32)) * r_size[:, None]
+        b_dphi = dot(lu_high, lu_low, cg_high, cg_low, tl.zeros([BLOCK_I, K], tl.float32)) * r_size[:, None]
         b_dx = to_capsules(b_dphi, b_x, D, BLOCK_D, X, BLOCK_I) * (b_scale * (1 / UNIT))
         tl.store(p_dx + at_x, b_old + b_dx, mask=m_i[:, None] & m_x)
         tl.store(p_da_inp + i, b_old_f + b_df, mask=m_i)
+        # last, when most registers are free again
         b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
         b_dtheta += b_new * d_size[:, None]
     store_rows(in_single(p_part), b_dtheta * UNIT, o_jj, J, K)
