@@ -172,12 +172,12 @@ def test_matrix_products_packed() -> None:
 @pytest.mark.parametrize(
     ("s", "knobs", "own"),
     [
-        (Shape(2, 20, 20, 1, 17, 2), Knobs(most_j=4, wide_columns=16, rows=16), ""),
-        (Shape(1, 20, 20, 1, 16, 2), Knobs(most_j=4, wide_columns=32, rows=16), "~W B"),
-        (Shape(1, 200, 16, 1, 17, 2), Knobs(numbers=8), "beta_use"),
+        (Shape(2, 20, 20, 1, 17, 2), Knobs(most_j=4, wide_columns=16, wide_rows=16), ""),
+        (Shape(1, 20, 20, 1, 16, 2), Knobs(most_j=4, wide_columns=32, wide_rows=16), "~W B"),
+        (Shape(2, 70, 16, 1, 17, 2), Knobs(), "B beta_use"),
         (Shape(1, 9, 5, 2, 40, 3), Knobs(block_d=16, columns=16, fewest=1), ""),
     ],
-    ids=["several tiles", "several tiles, one W", "warps share columns", "several steps and chunks"],
+    ids=["several tiles", "several tiles, one W", "whole votes, own biases", "several steps and chunks"],
 )
 def test_matrix_products(s: Shape, knobs: Knobs, own: str) -> None:
     assert_close(lambda seed: drawn(s, own, seed), s, knobs=knobs)

@@ -13,9 +13,8 @@ import triton.language as tl
 
 from .grid import wait_for_all
 from .votes_bwd import Share, reduce_params
-from .votes_pairs import sigmoid
 from .votes_pull import assigned, logit_backward, model_backward, share_backward
-from .votes_push import Parts, push
+from .votes_push import push, put_f
 from .votes_tile import (
     chunk,
     columns_of,
@@ -85,13 +84,9 @@ def alone_back(inp, layer, models, pulls, backs, parts, grads, pid_b, T: tl.cons
         tl.store(parts.use + o_beta, b_duse, mask=m_beta)
     if T.IGN_I:
         tl.store(parts.ign + o_beta, b_dign, mask=m_beta)
-    b_f = sigmoid(tl.load(inp.a + rows.o_n, mask=rows.m_i, other=0.0))
-    b_da_inp = tl.sum(b_df, 1).to(tl.float64) * b_f * (1.0 - b_f)
-    tl.store(grads.a_inp + rows.o_n, b_da_inp.to(tl.float32).to(grads.a_inp.dtype.element_ty), mask=rows.m_i)
+    put_f(inp, grads, parts, 0, rows, tl.sum(b_df, 1), T)
     p_W = parts.W + tl.cast(pid_b, tl.int64) * (inp.i if T.W_I else 1) * (inp.j if T.W_J else 1) * (T.D * T.H)
-    # those of x are final, and so need no part
-    whole = Parts(parts.W, parts.f, grads.x, parts.B, parts.use, parts.ign)
-    push(inp, layer, whole, p_W, pid_b, 0, rows, cols, 0, 0, b_dV, 0, T)
+    push(inp, layer, parts, grads, p_W, pid_b, 0, rows, cols, 0, 0, b_dV, 0, T)
 
 
 @triton.jit(do_not_specialize=("first", "last", "n", "b", "i", "j", "n_iters"))

@@ -16,7 +16,7 @@ import triton.language as tl
 from .grid import wait_for_all
 from .votes_pairs import LARGEST_X, prepare, sigmoid
 from .votes_pull import assigned, find_dot, join_dot, logit_backward, lose, model_backward, share_backward
-from .votes_push import add_W, clear_all, push
+from .votes_push import add_W, clear_all, push, put_f
 from .votes_tile import (
     add_to,
     columns_of,
@@ -45,7 +45,7 @@ class Share(NamedTuple):
 
 @triton.jit
 def forces(
-    inp, layer, models, pulls, parts, p_W, pid_g, pid_x, t, pid_b, rows, cols, pid_j, b_V, b_dV, b_df,
+    inp, layer, models, pulls, parts, grads, p_W, pid_g, pid_x, t, pid_b, rows, cols, pid_j, b_V, b_dV, b_df,
     FIRST: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Adds an iteration's part to the gradients of a tile's votes `[I, V, J]` and of f(a_inp), the latter `[I, J]`."""
@@ -79,13 +79,13 @@ def forces(
         if T.CHUNKS == 1:
             b_dV += b_force
         else:
-            push(inp, layer, parts, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, b_force, 0, T)
+            push(inp, layer, parts, grads, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, b_force, 0, T)
     return b_dV, b_df
 
 
 @triton.jit
 def finish(
-    inp, layer, models, pulls, parts, p_W, pid_g, pid_x, pid_b, start, n_inp, pid_i, cols, pid_j, b_dW,
+    inp, layer, models, pulls, parts, grads, p_W, pid_g, pid_x, pid_b, start, n_inp, pid_i, cols, pid_j, b_dW,
     T: tl.constexpr,
 ):  # fmt: skip
     """Adds a tile's share, in all iterations, to the gradients of everything that votes and shares depend on."""
@@ -94,20 +94,22 @@ def finish(
     b_dV = tl.full([T.BLOCK_I, T.BLOCK_C * T.BLOCK_H, T.BLOCK_J], 0.0, tl.float32)
     b_df = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
     b_dV, b_df = forces(
-        inp, layer, models, pulls, parts, p_W, pid_g, pid_x, 0, pid_b, rows, cols, pid_j, b_V, b_dV, b_df, True, T
+        inp, layer, models, pulls, parts, grads, p_W, pid_g, pid_x, 0, pid_b, rows, cols, pid_j, b_V, b_dV, b_df,
+        True, T,
     )  # fmt: skip
     for t in range(1, inp.n_iters):
         b_dV, b_df = forces(
-            inp, layer, models, pulls, parts, p_W, pid_g, pid_x, t, pid_b, rows, cols, pid_j, b_V, b_dV, b_df, False, T
+            inp, layer, models, pulls, parts, grads, p_W, pid_g, pid_x, t, pid_b, rows, cols, pid_j, b_V, b_dV, b_df,
+            False, T,
         )  # fmt: skip
-    add_to(parts.f + tl.cast(pid_x, tl.int64) * inp.n + rows.o_n, tl.sum(b_df, 1), rows.m_i)
+    put_f(inp, grads, parts, pid_x, rows, tl.sum(b_df, 1), T)
     if T.CHUNKS == 1:
-        b_dW = push(inp, layer, parts, p_W, pid_g, pid_x, rows, cols, pid_j, 0, b_dV, b_dW, T)
+        b_dW = push(inp, layer, parts, grads, p_W, pid_g, pid_x, rows, cols, pid_j, 0, b_dV, b_dW, T)
     return b_dW
 
 
 @triton.jit
-def finish_all(inp, layer, cut, share, models, pulls, parts, unit, T: tl.constexpr):
+def finish_all(inp, layer, cut, share, models, pulls, parts, grads, unit, T: tl.constexpr):
     """One unit of the last pass over votes: a group of samples, a slot of inputs and a slice of outputs."""
     pid_x = unit % share.slices
     pid_s = unit // share.slices % share.slots
@@ -122,8 +124,8 @@ def finish_all(inp, layer, cut, share, models, pulls, parts, unit, T: tl.constex
             start, n_inp = span(inp, pid_b, T)
             for pid_i in range(pid_s, tl.cdiv(n_inp, T.BLOCK_I), share.slots):
                 b_dW = finish(
-                    inp, layer, models, pulls, parts, p_W, pid_g, pid_x, pid_b, start, n_inp, pid_i, cols, pid_j, b_dW,
-                    T,
+                    inp, layer, models, pulls, parts, grads, p_W, pid_g, pid_x, pid_b, start, n_inp, pid_i, cols, pid_j,
+                    b_dW, T,
                 )  # fmt: skip
         if T.WHOLE:
             add_W(inp, p_W, cols, 0, 0, b_dW, T)
@@ -152,7 +154,7 @@ def reduce_inputs(inp, share, parts, grads, pid, n_pids, T: tl.constexpr):
 @triton.jit
 def reduce_params(inp, share, pulls, parts, grads, pid, n_pids, T: tl.constexpr):
     """The gradients of the parameters, from all parts or, where inputs share them, from those of the models."""
-    BLOCK: tl.constexpr = 256 if T.WIDE else 64 if T.ALONE else 32
+    BLOCK: tl.constexpr = 256 if T.WIDE else 64
     SLOTS: tl.constexpr = 8 if T.WIDE else 32
     n_W = tl.cast(inp.i if T.W_I else 1, tl.int64) * (inp.j if T.W_J else 1) * (T.D * T.H)
     for unit in range(pid, tl.cdiv(n_W, BLOCK), n_pids):
@@ -205,7 +207,7 @@ def votes_bwd_kernel(
     pid, n_pids = tl.program_id(0), tl.num_programs(0)
     STEPS: tl.constexpr = 4 if T.WIDE else 2
     if first == 0:
-        clear_all(parts.W, lines, pid, n_pids)
+        clear_all(parts.f if T.WHOLE and T.W_J else parts.W, lines, pid, n_pids)
     for phase in range(first, last):
         if phase > first:
             wait_for_all(p_count)
@@ -233,7 +235,8 @@ def votes_bwd_kernel(
                 lose(inp, layer, cut, models, pulls, backs, t, pid_b, pid_s, pid_j, T)
         if end == 1:
             for unit in range(pid, groups * x_slots * x_slices, n_pids):
-                finish_all(inp, layer, cut, share, models, pulls, parts, unit, T)
+                finish_all(inp, layer, cut, share, models, pulls, parts, grads, unit, T)
         if end == 2:
-            reduce_inputs(inp, share, parts, grads, pid, n_pids, T)
+            if not T.ONCE:
+                reduce_inputs(inp, share, parts, grads, pid, n_pids, T)
             reduce_params(inp, share, pulls, parts, grads, pid, n_pids, T)

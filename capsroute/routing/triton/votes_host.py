@@ -45,9 +45,11 @@ class Knobs(NamedTuple):
     looks: int = 32  # inputs with weight among which programs look for a centre to count distances from
     few: int = 4  # inputs up to which components in several chunks have their gradients in float64
     fewest: int = 64  # inputs from which votes are matrix products, of halves, whose errors only sums make up
-    rows: int = 64  # inputs in a tile of these
+    rows: int = 32  # inputs in a tile of these
     columns: int = 128  # outputs times components of these
-    wide_columns: int = 64  # the same, where outputs take several tiles
+    dot_numbers: int = 16  # that a thread holds of these, for products take registers too
+    wide_rows: int = 64  # the same, where outputs take several tiles
+    wide_columns: int = 64
     block_d: int = 64  # their steps
     threads: int = 256  # that a multiprocessor runs at a time, whatever number of registers each takes
     models: int = 32  # numbers of models that a program computes at a time
@@ -94,7 +96,7 @@ def job(plan: Plan, sizes: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knob
     if tile.ALONE:
         warps = 4 * max(1, min(4, power(parts(numbers, knobs.alone_numbers))))
     else:
-        warps = 8 if numbers > knobs.numbers else 4
+        warps = 8 if numbers > (knobs.dot_numbers if tile.DOT and not tile.WIDE else knobs.numbers) else 4
     per_core = max(1, knobs.threads // (32 * warps))
     cut = share_sums(sizes, tile, per_core * cores)
     share = share_last(sizes, n, tile, cut, per_core * cores)
@@ -122,7 +124,8 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
     if dot:
         block_j = max(block_j, 16 // block_h)
     # where inputs are few, few per tile, so that many programs share them; where outputs are many, they do that
-    most_i = knobs.rows if dot else min(64, knobs.votes // (block_j * block_h * block_c))
+    dot_rows = knobs.wide_rows if wide else knobs.rows
+    most_i = dot_rows if dot else min(64, knobs.votes // (block_j * block_h * block_c))
     block_i = max(most_i if wide else min(most_i, power(parts(n, 2 * cores))), 16 if dot else 1)
     block_d = min(power(s.d), knobs.block_d) if dot else 1
     chunks = parts(s.c, block_c) * parts(s.h, block_h)
@@ -134,12 +137,11 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
     models = knobs.wide_models if wide else knobs.models
     return Tile(
         *(s.c, s.d, s.h, block_i, block_j, block_c, block_h, block_d, parts(s.d, block_d) * block_d),
-        # eight warps, of which four multiply 64 rows
-        FOLD=2 if dot and block_i == 64 and block_j > 1 and block_j * block_h > 2 * knobs.numbers else 1,
         DOT=dot,
         WHOLE=dot and chunks == 1 and s.d <= block_d,
         WIDE=wide,
         ALONE=alone,
+        ONCE=not wide and chunks == 1,
         CHUNKS=chunks,
         LOOKS=parts(knobs.looks, block_i),
         FEW=s.i <= knobs.few and chunks > 1 and not dot and not wide,
@@ -190,7 +192,8 @@ def work(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> tuple[Wor
     if T.ALONE:
         return Work(1, s.b), Work(2, max(s.b, parts(W + (s.i if T.B_I else 1) * s.j * s.c * s.h, 64)))
     fwd = Work((4 * t - 2 if T.WIDE else 2 * t) + T.DOT, units)
-    bwd = Work((4 if T.WIDE else 2) * (t - 1) + 3, max(units, last, parts(n * s.c * s.d, 1024), parts(W, 32)))
+    inputs = 0 if T.ONCE else parts(n * s.c * s.d, 1024)
+    bwd = Work((4 if T.WIDE else 2) * (t - 1) + 3, max(units, last, inputs, parts(W, 64)))
     return fwd, bwd
 
 

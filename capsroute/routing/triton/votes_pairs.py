@@ -48,18 +48,11 @@ def in_halves(b):
 
 
 @triton.jit
-def multiply(b_x, b_x_rest, b_y, b_y_rest, b_sum, APART: tl.constexpr):
-    """Adds a product of pairs, the small parts first; low times low, 2^-22 of the rest, is left out.
-
-    Of products that add to each other the compiler gives all columns to every warp; `APART`, warps share columns.
-    """
-    if APART:
-        b_rest = tl.fma(tl.dot(b_x_rest, b_y), 1.0, tl.dot(b_x, b_y_rest))  # a plain sum becomes one of products
-        return tl.fma(tl.dot(b_x, b_y), 1.0, b_rest) + b_sum
-    else:
-        b_sum = tl.dot(b_x_rest, b_y, b_sum)
-        b_sum = tl.dot(b_x, b_y_rest, b_sum)
-        return tl.dot(b_x, b_y, b_sum)
+def multiply(b_x, b_x_rest, b_y, b_y_rest, b_sum):
+    """Adds a product of pairs, the small parts first; low times low, 2^-22 of the rest, is left out."""
+    b_sum = tl.dot(b_x_rest, b_y, b_sum)
+    b_sum = tl.dot(b_x, b_y_rest, b_sum)
+    return tl.dot(b_x, b_y, b_sum)
 
 
 @triton.jit

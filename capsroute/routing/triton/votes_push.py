@@ -10,12 +10,11 @@ import triton
 import triton.language as tl
 
 from .limits import rounded
-from .votes_pairs import LARGEST_X, in_halves, multiply, units
+from .votes_pairs import LARGEST_X, in_halves, multiply, sigmoid, units
 from .votes_tile import (
     add_to,
     chunk,
     components,
-    fold,
     in_one_c,
     load_units,
     load_W,
@@ -28,11 +27,15 @@ from .votes_tile import (
 
 
 class Parts(NamedTuple):
-    """What programs add to, each in its own place; side by side, and the first is empty only if all are."""
+    """What programs add to, each in its own place, or write where one tile has it all.
+
+    Side by side. What is added to begins with `W`, or with `f` where that is written, and its first is empty only if
+    all are.
+    """
 
     W: Any  # [w_slots, i|1, j|1, h, d], where a program has a sample alone [b, i|1, j|1, d, h]
-    f: Any  # [slices, n]
-    x: Any  # [slices, n, c, d]
+    f: Any  # unless they come from one tile, [slices, n]
+    x: Any  # likewise, [slices, n, c, d]
     B: Any  # where each input has its own, likewise below: [groups, i, j, v]
     use: Any  # [groups, i, j]
     ign: Any  # [groups, i, j]
@@ -73,22 +76,41 @@ def place_W(row, o_h, d, T: tl.constexpr):
 
 @triton.jit
 def put_x(inp, p_dx, o_x, b_dx, mask, T: tl.constexpr):
-    """The same for gradients of x, which are final where a program has a sample alone."""
-    if T.ALONE:
-        b_x = tl.load(inp.x + o_x, mask=mask, other=0.0).to(tl.float32)
-        b_dx = tl.where(tl.abs(b_x) <= LARGEST_X, b_dx, 0.0)
-        tl.store(p_dx + o_x, b_dx.to(p_dx.dtype.element_ty), mask=mask)
-    else:
-        add_to(p_dx + o_x, b_dx, mask)
+    """The same for gradients of x."""
+    store_x(p_dx, o_x, load_old(inp, p_dx, o_x, mask, T), b_dx, mask, T)
 
 
 @triton.jit
-def push(inp, layer, parts, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, b_dV, b_dW, T: tl.constexpr):
+def load_old(inp, p_dx, o_x, mask, T: tl.constexpr):
+    """For `store_x`: gradients of x so far; where they come from one tile, x, beyond whose bounds there are none."""
+    return tl.load((inp.x if T.ONCE else p_dx) + o_x, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def store_x(p_dx, o_x, b_old, b_dx, mask, T: tl.constexpr):
+    """Gradients of x, final where they come from one tile, else added to those so far."""
+    b_dx = tl.where(tl.abs(b_old) <= LARGEST_X, b_dx, 0.0) if T.ONCE else b_old + b_dx
+    tl.store(p_dx + o_x, b_dx.to(p_dx.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def put_f(inp, grads, parts, pid_x, rows, b_df, T: tl.constexpr):
+    """The same for gradients of f(a_inp), `[I]`, or of the scores themselves."""
+    if T.ONCE:
+        b_f = sigmoid(tl.load(inp.a + rows.o_n, mask=rows.m_i, other=0.0))
+        b_da = b_df.to(tl.float64) * b_f * (1.0 - b_f)
+        tl.store(grads.a_inp + rows.o_n, b_da.to(tl.float32).to(grads.a_inp.dtype.element_ty), mask=rows.m_i)
+    else:
+        add_to(parts.f + tl.cast(pid_x, tl.int64) * inp.n + rows.o_n, b_df, rows.m_i)
+
+
+@triton.jit
+def push(inp, layer, parts, grads, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, b_dV, b_dW, T: tl.constexpr):
     """Adds what the gradients of a tile's votes give to those of x, W and, where each input has its own, B.
 
     Those of W, `[V J, D]`, are added to what is given and returned, where one tile holds them.
     """
-    p_dx = parts.x + tl.cast(pid_x, tl.int64) * inp.n * (T.C * T.D)
+    p_dx = grads.x if T.ONCE else parts.x + tl.cast(pid_x, tl.int64) * inp.n * (T.C * T.D)
     if T.B_I:
         o_B, m_B = chunk(cols, pid_v, T)
         o_i = (tl.cast(pid_g, tl.int64) * inp.i + rows.o_i) * inp.j + cols.start
@@ -109,18 +131,15 @@ def push(inp, layer, parts, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, b_dV, b
 def push_x(inp, layer, p_dx, rows, cols, pid_j, pid_v, b_dV, T: tl.constexpr):
     """To those of x, by matrix products, from gradients of votes in units of the weights."""
     b_unit, b_inverse = units(tl.max(tl.max(tl.abs(b_dV), 1), 1))
-    b_dV = fold(b_dV * b_inverse[:, None, None], T.BLOCK_I, T)
-    b_d, b_d_rest = in_halves(b_dV)
+    b_d, b_d_rest = in_halves(tl.reshape(b_dV * b_inverse[:, None, None], [T.BLOCK_I, T.BLOCK_H * T.BLOCK_J]))
     for k in range(0, T.PAD, T.BLOCK_D):
         o_d = k + tl.arange(0, T.BLOCK_D)
-        p_x = p_dx + (rows.o_n[:, None] * T.C + in_one_c(pid_v, T)[0]) * T.D + o_d[None, :]
+        o_x = (rows.o_n[:, None] * T.C + in_one_c(pid_v, T)[0]) * T.D + o_d[None, :]
         m_x = rows.m_i[:, None] & (o_d < T.D)[None, :]
-        b_dx = tl.full([T.BLOCK_I, T.BLOCK_D], 0.0, tl.float32)
-        if T.WIDE or T.CHUNKS > 1:  # loaded before the product, not to wait after it
-            b_dx = tl.load(p_x, mask=m_x, other=0.0)
+        b_old = load_old(inp, p_dx, o_x, m_x, T)  # before the product, not to wait after it
         b_W, b_W_rest = cols.W if T.WHOLE else load_W(inp, layer, pid_j, pid_v, k, T)
-        b_new = multiply(b_d, b_d_rest, b_W, b_W_rest, tl.full([T.BLOCK_I, T.BLOCK_D], 0.0, tl.float32), T.FOLD > 1)
-        tl.store(p_x, b_dx + b_new * b_unit[:, None], mask=m_x)
+        b_new = multiply(b_d, b_d_rest, b_W, b_W_rest, tl.full([T.BLOCK_I, T.BLOCK_D], 0.0, tl.float32))
+        store_x(p_dx, o_x, b_old, b_new * b_unit[:, None], m_x, T)
 
 
 @triton.jit
@@ -128,36 +147,40 @@ def push_W(inp, p_W, rows, cols, pid_v, b_dV, b_dW, T: tl.constexpr):
     """To those of W, by matrix products, from gradients of votes in units of the capsules; see `push`."""
     VJ: tl.constexpr = T.BLOCK_H * T.BLOCK_J
     b_unit, b_inverse = units(tl.max(tl.abs(b_dV), 0))
-    b_d, b_d_rest = in_halves(fold(b_dV * b_inverse[None, :, :], T.BLOCK_I, T))
-    b_unit = tl.reshape(fold(b_unit[None, :, :], 1, T), [VJ, 1])
+    b_d, b_d_rest = in_halves(tl.reshape(b_dV * b_inverse[None, :, :], [T.BLOCK_I, VJ]))
+    b_unit = tl.reshape(b_unit, [VJ, 1])
     if T.WHOLE:
         b_new = tl.full([VJ, T.BLOCK_D], 0.0, tl.float32)
-        b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), rows.x[0], rows.x[1], b_new, T.FOLD > 1)
+        b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), rows.x[0], rows.x[1], b_new)
         return b_dW + b_new * b_unit
     else:
         for k in range(0, T.PAD, T.BLOCK_D):
             b_x, b_x_rest = load_x(inp, rows.o_n, rows.m_i, in_one_c(pid_v, T)[0], k, T)
             b_new = tl.full([VJ, T.BLOCK_D], 0.0, tl.float32)
-            b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), b_x, b_x_rest, b_new, T.FOLD > 1)
+            b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), b_x, b_x_rest, b_new)
             add_W(inp, p_W, cols, pid_v, k, rounded(b_new, b_unit), T)
         return b_dW
 
 
 @triton.jit
 def add_W(inp, p_W, cols, pid_v, k, b_dW, T: tl.constexpr):
-    """Gradients of weights `[V J, D]` to those in memory."""
+    """Gradients of weights `[V J, D]` to those in memory, which are none yet where one tile holds them."""
     o_d = k + tl.arange(0, T.BLOCK_D)
     if T.W_J:
         o_h, o_j = places(T)
         o_h += in_one_c(pid_v, T)[1]
         row = (cols.start + o_j) * T.H + o_h
         m_W = (o_h < T.H) & (cols.start + o_j < inp.j)
-        add_to(p_W + row[:, None] * T.D + o_d[None, :], b_dW, m_W[:, None] & (o_d < T.D)[None, :])
+        p_dW, m_dW = p_W + row[:, None] * T.D + o_d[None, :], m_W[:, None] & (o_d < T.D)[None, :]
+        if T.WHOLE:
+            tl.store(p_dW, b_dW, mask=m_dW)
+        else:
+            add_to(p_dW, b_dW, m_dW)
     else:
         o_h = in_one_c(pid_v, T)[1] + tl.arange(0, T.BLOCK_H)
         m_W = (o_h < T.H)[:, None] & (o_d < T.D)[None, :]
-        b_dW = tl.sum(tl.reshape(b_dW, [T.FOLD, T.BLOCK_H, T.BLOCK_J // T.FOLD, T.BLOCK_D]), 2)
-        add_to(p_W + o_h[:, None] * T.D + o_d[None, :], tl.sum(b_dW, 0), m_W)
+        b_dW = tl.sum(tl.reshape(b_dW, [T.BLOCK_H, T.BLOCK_J, T.BLOCK_D]), 1)
+        add_to(p_W + o_h[:, None] * T.D + o_d[None, :], b_dW, m_W)
 
 
 @triton.jit

@@ -20,7 +20,7 @@ class Rooms(NamedTuple):
     saved: Layout  # from the forward pass to the backward pass: `Models`
     fwd: Layout  # `Pairs, Sums`
     bwd: Layout  # `Pairs, Pulls, Backs, Parts`
-    lines: int  # of memory that `Parts` take, the end of it
+    lines: int  # of memory that what is added to in `Parts` takes, the end of it
 
 
 def rooms(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> Rooms:
@@ -41,14 +41,14 @@ def rooms(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> Rooms:
     own, slices = double(cut.slots if T.OWN else 0, *one), double(n_slices, n)
     sums = Sums(double(cut.slots, s.b), each_slot, own, whole_slot, whole_slot, top(n_slices, n), slices)
     backs = Backs(each_slot, whole_slot, whole_slot, slices)
-    slices_x = 0 if T.ALONE else share.slices  # no parts where one program has them all
+    written = T.WHOLE and T.W_J
     parts = Parts(
         single(share.w_slots, s.i if T.W_I else 1, s.j if T.W_J else 1, s.h, s.d),
-        single(slices_x, n),
-        single(slices_x, n, s.c, s.d),
+        single(0 if T.ONCE and not (written and (T.B_I or T.OWN)) else share.slices, n),
+        single(0 if T.ONCE else share.slices, n, s.c, s.d),
         single(share.groups if T.B_I else 0, s.i, s.j, s.c, s.h),
         single(share.groups if T.USE_I else 0, s.i, s.j),
         single(share.groups if T.IGN_I else 0, s.i, s.j),
     )
     bwd = Layout(pairs, pulls, backs, parts)
-    return Rooms(Layout(models), Layout(pairs, sums), bwd, (bwd.nbytes - bwd.starts[-1][0]) // ALIGNED)
+    return Rooms(Layout(models), Layout(pairs, sums), bwd, (bwd.nbytes - bwd.starts[-1][written]) // ALIGNED)

@@ -71,25 +71,10 @@ def in_one_c(pid_v, T: tl.constexpr):
 
 
 @triton.jit
-def unfold(b, T: tl.constexpr):
-    """From columns of matrix products `[I, V J]` to votes `[I, V, J]`."""
-    b = tl.reshape(b, [T.BLOCK_I, T.FOLD, T.BLOCK_H, T.BLOCK_J // T.FOLD])
-    return tl.reshape(tl.permute(b, [0, 2, 1, 3]), [T.BLOCK_I, T.BLOCK_H, T.BLOCK_J])
-
-
-@triton.jit
-def fold(b, N: tl.constexpr, T: tl.constexpr):
-    """The reverse, of N rows."""
-    b = tl.reshape(b, [N, T.BLOCK_H, T.FOLD, T.BLOCK_J // T.FOLD])
-    return tl.reshape(tl.permute(b, [0, 2, 1, 3]), [N, T.BLOCK_H * T.BLOCK_J])
-
-
-@triton.jit
 def places(T: tl.constexpr):
-    """The components and outputs `[V J]` of these columns."""
-    SIDE: tl.constexpr = T.BLOCK_J // T.FOLD
+    """The components and outputs `[V J]` of a tile's columns."""
     o_vj = tl.arange(0, T.BLOCK_H * T.BLOCK_J)
-    return o_vj // SIDE % T.BLOCK_H, o_vj // (SIDE * T.BLOCK_H) * SIDE + o_vj % SIDE
+    return o_vj // T.BLOCK_J, o_vj % T.BLOCK_J
 
 
 @triton.jit
@@ -164,16 +149,14 @@ def votes(inp, layer, rows, cols, pid_j, pid_v, T: tl.constexpr):
     if T.DOT:
         b_Wx = tl.full([T.BLOCK_I, T.BLOCK_H * T.BLOCK_J], 0.0, tl.float32)
         if T.WHOLE:
-            # in a loop the compiler does not see what is multiplied by votes later, and so lets warps share columns
-            for _ in range(tl.minimum(inp.b, 1) if T.FOLD > 1 else 1):
-                b_Wx = multiply(rows.x[0], rows.x[1], tl.trans(cols.W[0]), tl.trans(cols.W[1]), b_Wx, T.FOLD > 1)
+            b_Wx = multiply(rows.x[0], rows.x[1], tl.trans(cols.W[0]), tl.trans(cols.W[1]), b_Wx)
         else:
             for k in range(0, T.PAD, T.BLOCK_D):
                 b_x, b_x_rest = load_x(inp, rows.o_n, rows.m_i, in_one_c(pid_v, T)[0], k, T)
                 b_W, b_W_rest = load_W(inp, layer, pid_j, pid_v, k, T)
-                b_Wx = multiply(b_x, b_x_rest, tl.trans(b_W), tl.trans(b_W_rest), b_Wx, T.FOLD > 1)
+                b_Wx = multiply(b_x, b_x_rest, tl.trans(b_W), tl.trans(b_W_rest), b_Wx)
         b_x_unit, b_W_unit = load_units(inp, layer, rows, cols, pid_v, T)
-        b_V = unfold(b_Wx, T) * b_x_unit[:, None, None] * b_W_unit[None, :, :]
+        b_V = tl.reshape(b_Wx, [T.BLOCK_I, T.BLOCK_H, T.BLOCK_J]) * b_x_unit[:, None, None] * b_W_unit[None, :, :]
     else:
         b_V = tl.full([T.BLOCK_I, T.BLOCK_C * T.BLOCK_H, T.BLOCK_J], 0.0, tl.float32)
         for d in range(T.D):

@@ -19,11 +19,11 @@ class Tile(NamedTuple):
     BLOCK_H: int
     BLOCK_D: int  # of matrix products, else 1
     PAD: int  # numbers of a capsule in memory, for these: whole steps
-    FOLD: int  # groups of outputs in their columns, each with all components, so that a warp has whole votes
     DOT: bool  # votes are matrix products
     WHOLE: bool  # of one step: a tile's factors are loaded once
     WIDE: bool  # outputs take more than one tile
     ALONE: bool  # one tile has a whole sample
+    ONCE: bool  # one tile has all that an input's gradients come from
     CHUNKS: int  # of components; with one, a tile's votes are formed once
     LOOKS: int  # tiles with weight among which programs look for a centre to count distances from
     FEW: bool  # inputs, in several chunks: roundings do not even out, so gradients of logits and votes are float64
