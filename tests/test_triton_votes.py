@@ -172,8 +172,8 @@ def test_matrix_products_packed() -> None:
 @pytest.mark.parametrize(
     ("s", "knobs", "own"),
     [
-        (Shape(2, 20, 20, 1, 17, 2), Knobs(most_j=4, wide_columns=16, wide_rows=16), ""),
-        (Shape(1, 20, 20, 1, 16, 2), Knobs(most_j=4, wide_columns=32, wide_rows=16), "~W B"),
+        (Shape(2, 20, 20, 1, 17, 2), Knobs(most_j=4, wide_columns=16, votes=256), ""),
+        (Shape(1, 20, 20, 1, 16, 2), Knobs(most_j=4, wide_columns=32, votes=512), "~W B"),
         (Shape(2, 70, 16, 1, 17, 2), Knobs(), "B beta_use"),
         (Shape(1, 9, 5, 2, 40, 3), Knobs(block_d=16, columns=16, fewest=1), ""),
     ],
@@ -224,7 +224,10 @@ def test_votes_far_from_zero_in_many_tiles_and_chunks() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "knobs"),
-    [(Shape(1, 150, 4, 1, 3, 4), SHARED._replace(votes=32)), (Shape(1, 150, 4, 1, 17, 2), PRODUCTS._replace(rows=16))],
+    [
+        (Shape(1, 150, 4, 1, 3, 4), SHARED._replace(votes=32)),
+        (Shape(1, 150, 4, 1, 17, 2), PRODUCTS._replace(votes=256)),
+    ],
     ids=["sums", "products"],
 )
 def test_votes_far_from_zero_after_masked_inputs(shape: Shape, knobs: Knobs) -> None:

@@ -45,11 +45,9 @@ class Knobs(NamedTuple):
     looks: int = 32  # inputs with weight among which programs look for a centre to count distances from
     few: int = 4  # inputs up to which components in several chunks have their gradients in float64
     fewest: int = 64  # inputs from which votes are matrix products, of halves, whose errors only sums make up
-    rows: int = 32  # inputs in a tile of these
     columns: int = 128  # outputs times components of these
-    dot_numbers: int = 16  # that a thread holds of these, for products take registers too
-    wide_rows: int = 64  # the same, where outputs take several tiles
-    wide_columns: int = 64
+    wide_columns: int = 64  # the same, where outputs take several tiles
+    dot_numbers: int = 16  # that a thread holds where one tile takes all outputs, for products take registers too
     block_d: int = 64  # their steps
     threads: int = 256  # that a multiprocessor runs at a time, whatever number of registers each takes
     models: int = 32  # numbers of models that a program computes at a time
@@ -124,8 +122,7 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
     if dot:
         block_j = max(block_j, 16 // block_h)
     # where inputs are few, few per tile, so that many programs share them; where outputs are many, they do that
-    dot_rows = knobs.wide_rows if wide else knobs.rows
-    most_i = dot_rows if dot else min(64, knobs.votes // (block_j * block_h * block_c))
+    most_i = min(64, knobs.votes // (block_j * block_h * block_c))
     block_i = max(most_i if wide else min(most_i, power(parts(n, 2 * cores))), 16 if dot else 1)
     block_d = min(power(s.d), knobs.block_d) if dot else 1
     chunks = parts(s.c, block_c) * parts(s.h, block_h)
