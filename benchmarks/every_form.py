@@ -11,7 +11,7 @@ import typer
 
 from capsroute.routing import triton as kernels
 from capsroute.routing.api import route, route_packed
-from capsroute.testing import Shape, make_inputs
+from capsroute.testing import SHAPES, Shape, make_inputs
 
 BY_VOTES = {
     "a program a sample": Shape(3, 12, 5, 4, 4, 4, fixed_inp=True),
@@ -30,6 +30,8 @@ BY_MOMENTS = {
     "moments of 2x5": Shape(3, 70, 6, 2, 5, 3),
     "moments in float64": Shape(2, 100, 33, 4, 4, 4),
 }
+LARGE = {"products by eight warps": SHAPES["sst_1"]}
+"""By votes, run only where asked for."""
 PACKED = Shape(1, 211, 5, 4, 4, 4)
 ENDS = [0, 3, 3, 100, 211]
 
@@ -49,16 +51,19 @@ def packed(device: str) -> None:
 
 def main(
     device: Literal["cpu", "cuda"] = "cuda",
-    only: Annotated[str | None, typer.Option(help="Forms, with commas; packed samples then stay out.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Forms, with commas, large ones too; packed samples then stay out.")
+    ] = None,
     times: Annotated[int, typer.Option(min=1, help="Calls of each; from the third on they go without Python.")] = 1,
 ) -> None:
     """Run them all, and say which ran."""
-    every = BY_VOTES | BY_MOMENTS
+    by_votes = BY_VOTES | (LARGE if only else {})
+    every = by_votes | BY_MOMENTS
     if device == "cuda" and times > 2 and (lacking := kernels.ready()):
         raise typer.BadParameter(f"calls will not go without Python: {lacking}")
     if only and (unknown := set(only.split(",")) - set(every)):
         raise typer.BadParameter(f"expected some of {', '.join(every)}, got {', '.join(sorted(unknown))}")
-    for shapes in (BY_VOTES, BY_MOMENTS):
+    for shapes in (by_votes, BY_MOMENTS):
         if shapes is BY_MOMENTS:
             kernels.ENOUGH = kernels.Enough(0, 2, 1, gaussian=False)  # else only many inputs are routed so
         wanted = [name for name in shapes if not only or name in only.split(",")]

@@ -47,7 +47,7 @@ class Knobs(NamedTuple):
     fewest: int = 64  # inputs from which votes are matrix products, of halves, whose errors only sums make up
     columns: int = 128  # outputs times components of these
     wide_columns: int = 64  # the same, where outputs take several tiles
-    dot_numbers: int = 16  # that a thread holds where one tile takes all outputs, for products take registers too
+    dot_numbers: int = 16  # that a thread holds of these, where inputs are too few for products by four warps at once
     block_d: int = 64  # their steps
     threads: int = 256  # that a multiprocessor runs at a time, whatever number of registers each takes
     models: int = 32  # numbers of models that a program computes at a time
@@ -94,7 +94,7 @@ def job(plan: Plan, sizes: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knob
     if tile.ALONE:
         warps = 4 * max(1, min(4, power(parts(numbers, knobs.alone_numbers))))
     else:
-        warps = 8 if numbers > (knobs.dot_numbers if tile.DOT and not tile.WIDE else knobs.numbers) else 4
+        warps = 8 if numbers > (knobs.dot_numbers if tile.DOT and tile.BLOCK_I < 64 else knobs.numbers) else 4
     per_core = max(1, knobs.threads // (32 * warps))
     cut = share_sums(sizes, tile, per_core * cores)
     share = share_last(sizes, n, tile, cut, per_core * cores)
