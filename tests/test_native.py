@@ -386,22 +386,39 @@ def test_where_there_is_no_driver_python_serves() -> None:
     assert made.module is None
 
 
-def test_a_process_that_ends_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+def ended(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process that began to build and came to its end."""
+    begin = "from capsroute.routing.triton import build\nbuild.addresses = lambda: []\n"
+    settings: dict[str, Any] = {"env": os.environ | environment, "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, "-c", begin + script], **settings, check=False)
+
+
+@pytest.mark.parametrize("how", ["exec sleep 60", "sleep 60; exit"], ids=["itself", "what it started"])
+def test_a_process_that_ends_does_not_wait_for_the_compiler(tmp_path: Path, how: str) -> None:
     compiler = tmp_path / "compiler"
-    compiler.write_text(f"#!/bin/sh\ntouch {tmp_path / 'began'}\nexec sleep 60\n")
+    compiler.write_text(f"#!/bin/sh\ntouch {tmp_path / 'began'}\n{how}\n")
     compiler.chmod(0o755)
     script = f"""
 from pathlib import Path
 from time import sleep
-from capsroute.routing.triton import build
-build.addresses = lambda: []
 made = build.Build(print)
 while not Path({str(tmp_path / "began")!r}).exists():
     sleep(0.01)
 """
     folder, start = tmp_path / "cache", time.monotonic()
-    environment = os.environ | {"CXX": str(compiler), "TRITON_CACHE_DIR": str(folder)}
-    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    done = ended(script, CXX=str(compiler), TRITON_CACHE_DIR=str(folder))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert time.monotonic() - start < 40
     assert not [*folder.iterdir()]
+
+
+def test_a_process_that_ends_waits_for_what_is_being_loaded() -> None:
+    """Python would end the thread in the midst of C++, which aborts."""
+    script = """
+from time import sleep
+build.compiled = lambda folder: folder
+build.load = lambda file: [sleep(0.5), print("loaded")]
+build.Build(print)
+"""
+    done = ended(script)
+    assert (done.returncode, done.stdout) == (0, "loaded\n")

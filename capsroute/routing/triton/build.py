@@ -9,15 +9,17 @@ import ctypes
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -27,8 +29,9 @@ SOURCE = Path(__file__).with_name("native.cpp")
 NAME = "capsroute_native"
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-DAT_PER_OPERATOR_HEADERS")
 LIBRARIES = ("-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10")
-PATIENCE_S = 5.0
-"""Seconds that a process which ends waits for what it was compiling to be cleared away."""
+RUNNING: set[subprocess.Popen[str]] = set()
+ENDING = Event()
+"""Compilers, and whether this process ends."""
 CALLED = ("cuLaunchKernel", "cuLaunchCooperativeKernel", "cuStreamIsCapturing")
 
 
@@ -44,13 +47,20 @@ class Build:
         self.why = "it is being compiled"
         self.python_backward = python_backward
         self.thread = Thread(target=self._run, name=NAME, daemon=True)
-        atexit.register(self.thread.join, PATIENCE_S)  # after the compiler is stopped, which is registered later
+        atexit.register(self._end)
         self.thread.start()
 
     def wait(self) -> str:
         """Until it is decided; why there is none, or nothing."""
         self.thread.join()
         return self.why
+
+    def _end(self) -> None:
+        """Before Python does: a thread that it finds in the midst of loading takes the process down with it."""
+        ENDING.set()
+        for process in [*RUNNING]:
+            stop(process)
+        self.thread.join()
 
     def _run(self) -> None:
         try:
@@ -98,13 +108,25 @@ def compiled(folder: Path) -> Path:
 
 
 def compile_with(*command: str) -> None:
-    """Run a compiler, which ends when this process does."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    atexit.register(process.kill)
+    """Run a compiler, which ends when this process does, with all that it started."""
+    if ENDING.is_set():
+        raise NoNativeError("this process ends")
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    RUNNING.add(process)
+    if ENDING.is_set():
+        stop(process)
     _, said = process.communicate()
-    atexit.unregister(process.kill)
+    RUNNING.discard(process)
     if process.returncode:
         raise NoNativeError(f"{command[0]} failed: {said.strip()[-2000:]}")
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """And all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def load(file: Path) -> Any:
