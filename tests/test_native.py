@@ -393,16 +393,15 @@ def ended(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", begin + script], **settings, check=False)
 
 
-@pytest.mark.parametrize("how", ["exec sleep 60", "sleep 60; exit"], ids=["itself", "what it started"])
-def test_a_process_that_ends_does_not_wait_for_the_compiler(tmp_path: Path, how: str) -> None:
-    compiler = tmp_path / "compiler"
-    compiler.write_text(f"#!/bin/sh\ntouch {tmp_path / 'began'}\n{how}\n")
+def test_a_process_that_ends_stops_the_compiler_and_what_that_started(tmp_path: Path) -> None:
+    compiler, began = tmp_path / "compiler", tmp_path / "began"
+    compiler.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {began}.tmp\nmv {began}.tmp {began}\nwait\n")
     compiler.chmod(0o755)
     script = f"""
 from pathlib import Path
 from time import sleep
 made = build.Build(print)
-while not Path({str(tmp_path / "began")!r}).exists():
+while not Path({str(began)!r}).exists():
     sleep(0.01)
 """
     folder, start = tmp_path / "cache", time.monotonic()
@@ -410,6 +409,8 @@ while not Path({str(tmp_path / "began")!r}).exists():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert time.monotonic() - start < 40
     assert not [*folder.iterdir()]
+    command = Path("/proc", began.read_text().strip(), "cmdline")
+    assert not (command.exists() and command.read_bytes())  # of a process that nobody asked after there is no command
 
 
 def test_a_process_that_ends_waits_for_what_is_being_loaded() -> None:
