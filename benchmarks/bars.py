@@ -37,21 +37,26 @@ def kernel_headline(rows: list[Row], machine: str, path: str, remarked: bool = F
     )
 
 
-def bar_table(rows: list[Row]) -> str:
-    """A line per bar: what was asked, what is reached captured in a graph and called in two ways, and the memory."""
-    ways = ["captured in a CUDA graph", "called in a row", "called and waited for"]
+def bar_table(rows: list[Row], own_ms: dict[str, float]) -> str:
+    """A line per bar: what was asked, what is reached captured in a graph and called in two ways, and the memory.
+
+    Args:
+        rows: Of a run.
+        own_ms: By case, what calls take whose backward pass is in the caller's thread.
+    """
+    ways = ["captured in a CUDA graph", "called, all in one thread", "called"]
     lines = [["case", "bar", *ways, "peak memory"], ["---"] + ["---:"] * 5]
     for case, bar in BARS.items():
         shape, row = CASES[case], find(rows, case, "triton")
         name = f"`{case}`: {shape.batch} x {shape.n_inp:,} → {shape.n_out:,}"
         asked = f"{bar.ms:g} ms" + (f", {size(bar.mib)}" if bar.mib else "")
-        lines.append([name, asked, *(cells(row, bar) if row else [NOT_MEASURED] * 4)])
+        lines.append([name, asked, *(cells(row, bar, own_ms.get(case)) if row else [NOT_MEASURED] * 4)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def cells(row: Row, bar: Bar) -> list[str]:
+def cells(row: Row, bar: Bar, own_ms: float | None) -> list[str]:
     """Each number, and whether it is within its bar."""
-    measured = row.captured_ms, row.in_a_row_ms, row.p50_ms
+    measured = row.captured_ms, own_ms, row.p50_ms
     times = [judged(ms, bar.ms, f"{ms:.4g} ms") if ms else NOT_MEASURED for ms in measured]
     memory = NOT_MEASURED if row.peak_mib is None else judged(row.peak_mib, bar.mib, size(row.peak_mib))
     return [*times, memory]

@@ -1,5 +1,6 @@
 """Write the benchmarks' table and headline into README.md, and draw their pictures: `python benchmarks/report.py`."""
 
+import csv
 import json
 import os
 import re
@@ -63,6 +64,15 @@ def read_results(folder: Path, prefix: str = "") -> list[Result]:
     return [Result(path, read_rows(path), json.loads(path.with_suffix(".json").read_text())) for path in paths]
 
 
+def in_one_thread(result: Result) -> dict[str, float]:
+    """By case, what calls took whose backward pass was in the caller's thread; of the same commit, or nothing."""
+    path = result.path.with_name("calls.csv")
+    if not path.exists() or json.loads(path.with_suffix(".json").read_text())["commit"] != result.origin["commit"]:
+        return {}
+    with path.open(newline="") as file:
+        return {line["case"]: float(line["own thread, ms"]) for line in csv.DictReader(file)}
+
+
 def headline(results: list[Result], base: Path) -> str:
     """A line for each shape, on all devices, and one that says where the numbers come from."""
     lines = []
@@ -98,11 +108,16 @@ def kernel_table(results: list[Result], base: Path) -> str:
     text = []
     for result in results:
         if result.on_gpu:
+            own_ms, source = in_one_thread(result), f"From `{_relative(result.path, base)}`, {result.circumstances}."
+            if own_ms:
+                source += f" Calls in one thread are from `{_relative(result.path.with_name('calls.csv'), base)}`."
             text += [
                 f"**{result.machine}**, fused kernels, {result.versions}, against the bars set for them: forward and"
-                " backward, median time and peak memory above the inputs, gradients included.",
-                bar_table(result.rows),
-                f"From `{_relative(result.path, base)}`, {result.circumstances}.",
+                " backward, median time and peak memory above the inputs, gradients included. Calls are waited for."
+                " PyTorch hands the backward pass to another thread and waits for it, if not told otherwise by"
+                " `torch.autograd.set_multithreading_enabled(False)`: then all is in one thread.",
+                bar_table(result.rows, own_ms),
+                source,
             ]
     return "\n\n".join(text) or "Not measured."
 

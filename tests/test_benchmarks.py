@@ -207,11 +207,21 @@ def test_labels_of_lines_keep_apart(bench: Any) -> None:
 
 
 def test_bars_are_met_or_missed_or_not_measured(bench: Any) -> None:
-    fused = row(bench, p50_ms=1.2, in_a_row_ms=0.45, captured_ms=0.44, peak_mib=40.0)
-    lines = bench("bars").bar_table([fused]).splitlines()
+    fused = row(bench, p50_ms=1.2, captured_ms=0.44, peak_mib=40.0)
+    lines = bench("bars").bar_table([fused], {"smallnorb_1_b20": 0.45}).splitlines()
     assert lines[2].endswith("| 0.45 ms, 40 MiB | 0.44 ms, met | 0.45 ms, met | 1.2 ms, missed | 40 MiB, met |")
     assert lines[3].endswith(" | not measured" * 4 + " |")
     assert len(lines) == 2 + len(bench("cases").BARS)
+
+
+def test_calls_in_one_thread_are_shown_beside_a_run_of_the_same_commit(bench: Any, tmp_path: Path) -> None:
+    result = bench("report").Result(tmp_path / "cuda.csv", [row(bench, p50_ms=1.2)], ABOUT)
+    told = [bench("report").kernel_table([result], tmp_path)]
+    for commit in (ABOUT["commit"], "another"):
+        (tmp_path / "calls.csv").write_text('case,"own thread, ms"\nsmallnorb_1_b20,0.3\n')
+        (tmp_path / "calls.json").write_text(json.dumps({"commit": commit}))
+        told.append(bench("report").kernel_table([result], tmp_path))
+    assert ["| 0.3 ms, met | 1.2 ms, missed |" in text and "from `calls.csv`" in text for text in told] == [0, 1, 0]
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 2, 3])
