@@ -35,6 +35,8 @@ CHUNKS = {
 ONE_FOR_ALL = {"products, several chunks, weights that outputs share": Shape(2, 70, 3, 2, 33, 6)}
 KMEANS_TO_PTX = ("a program a sample", "several chunks", "many outputs")
 """Forms whose kernels for k-means go that far too; most of them are like those for Gaussians."""
+LIKE_ANOTHER = ("products, several chunks",)
+"""Forms that do not go that far: but for a sum they are what they are where outputs share weights."""
 
 
 def type_of(arg: Any) -> Any:
@@ -150,7 +152,7 @@ def main(agreement: str, part: str = "0", parts: str = "1") -> None:
             run = moments_host.Runner(plan, case, shapes, single, device, Hard())
         else:
             run = votes_host.Runner(plan, case, s.batch * s.n_inp, shapes, single, device)
-        far = gaussian or name in KMEANS_TO_PTX
+        far = name not in LIKE_ANOTHER if gaussian else name in KMEANS_TO_PTX
         both(run, like, shape, translate_alike if far else partial(translate, last="ttir"))
         print(name, flush=True)
 
