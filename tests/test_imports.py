@@ -1,6 +1,7 @@
 """Imports go one way, implementations know nothing of each other, and the core needs torch and numpy alone."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "capsroute"
 ORDER = ["routing", "layers", "nets", "data", "encoders", "analysis", "training", "demo", "cli"]
-IMPLEMENTATIONS = ["reference", "moments", "blocked"]
+IMPLEMENTATIONS = ["reference", "moments", "blocked", "triton"]
 CORE = ["routing", "layers", "nets"]
 
 
@@ -44,9 +45,15 @@ def test_imports_go_one_way(path: Path) -> None:
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_no_implementation_imports_another(name: str) -> None:
     files = [PACKAGE / f"routing/{name}.py", *(PACKAGE / "routing" / name).glob("*.py")]
-    found = {word for path in files if path.exists() for i in imported(path) for word in i.split(".")}
+    found = [i for path in files if path.exists() for i in imported(path)]
     assert found
-    assert not found & (set(IMPLEMENTATIONS) - {name})
+    others = {f"capsroute.routing.{other}" for other in IMPLEMENTATIONS if other != name}
+    assert not others & {".".join(i.split(".")[:3]) for i in found}
+
+
+def test_only_the_place_of_data_is_read_from_a_variable_of_our_own() -> None:
+    found = {name for path in FILES for name in re.findall(r"\bCAPSROUTE_[A-Z]+", path.read_text())}
+    assert found == {"CAPSROUTE_DATA"}
 
 
 def test_the_core_needs_torch_and_numpy_alone() -> None:

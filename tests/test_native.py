@@ -359,12 +359,6 @@ def test_shared_parameters_are_left_to_python(machine: Machine) -> None:
     assert machine.launched == 0
 
 
-def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CAPSROUTE_NATIVE", "0")
-    with pytest.raises(build.NoNativeError, match="CAPSROUTE_NATIVE is 0"):
-        build.compiled(tmp_path)
-
-
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(build.NoNativeError, match="install g\\+\\+"):

@@ -1,7 +1,7 @@
 """Compiles `native.cpp` while Python serves: half a minute, once per machine and version of PyTorch.
 
-It lies among what Triton compiled. `CAPSROUTE_NATIVE=0` leaves everything to Python, and so does a machine without a
-C++ compiler or Python's headers; results are the same to the last bit.
+It lies among what Triton compiled. A machine without a C++ compiler or Python's headers leaves everything to Python;
+results are the same to the last bit.
 """
 
 import atexit
@@ -86,8 +86,6 @@ def addresses() -> list[int]:
 
 def compiled(folder: Path) -> Path:
     """The compiled file, made in a folder unless it is there."""
-    if os.environ.get("CAPSROUTE_NATIVE") == "0":
-        raise NoNativeError("CAPSROUTE_NATIVE is 0")
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
         raise NoNativeError("there is no C++ compiler: install g++, or name one in CXX")
