@@ -20,9 +20,12 @@ from records import ROOT
 
 
 def origin(device: str, seed: int, commit: str | None) -> dict[str, Any]:
-    """All that a reader needs to measure again, and nothing that names a person, a host or their folders."""
+    """All that a reader needs to measure again, and nothing that names a person, a host or their folders.
+
+    A commit that is named counts: where files were copied to be measured, git knows none or another.
+    """
     # results of an earlier run do not change what is measured
-    changes = _git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+    changes = None if commit else _git("status", "--porcelain", "--", ".", ":!benchmarks/results")
     return {
         "machine": {"cpu": cpu_name(), "cores": torch.get_num_threads()}
         | ({"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if device == "cuda" else {}),
@@ -33,7 +36,7 @@ def origin(device: str, seed: int, commit: str | None) -> dict[str, Any]:
             "capsroute": capsroute.__version__,
         }
         | ({"triton": version("triton")} if device == "cuda" and find_spec("triton") else {}),
-        "commit": _git("rev-parse", "HEAD") or commit,
+        "commit": commit or _git("rev-parse", "HEAD"),
         "dirty": None if changes is None else bool(changes),
         "seed": seed,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -63,7 +63,8 @@ def test_a_run_in_processes_writes_every_row_and_resumes(bench: Any, tmp_path: P
     assert list(rows) == ["reference", "blocked"]
     assert rows["blocked"].speedup > 0
     assert rows["blocked"].returned_mib == rows["reference"].returned_mib > 0
-    assert json.loads((tmp_path / "cpu.json").read_text())["commit"]
+    about = json.loads((tmp_path / "cpu.json").read_text())
+    assert (about["commit"], about["dirty"]) == ("c", None)  # what is named, whatever git says
 
     # a row that is there stays, one out of time is measured again, and nothing is without time
     changed = [replace(rows["reference"], p50_ms=1234.5), replace(rows["blocked"], p50_ms=None, skipped="took ages")]
