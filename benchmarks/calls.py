@@ -83,7 +83,7 @@ def main(
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="A CPU interprets the kernels: for tests.")] = "cuda",
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each.")] = REPEATS,
     out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results")] = RESULTS,
-    commit: Annotated[str | None, typer.Option(help="Commit to record instead of git's: of files that were copied.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit to record, of files that were copied.")] = None,
 ) -> None:
     """Time them on every case that has a bar, and write calls.csv."""
     rows = [row_of(case, repeats, device) for case in BARS]

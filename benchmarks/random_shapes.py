@@ -190,7 +190,7 @@ def main(
     out: Annotated[
         Path, typer.Option(help="File to write.", show_default="benchmarks/results/random_shapes.json")
     ] = RESULTS / "random_shapes.json",
-    commit: Annotated[str | None, typer.Option(help="Commit to record instead of git's: of files that were copied.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit to record, of files that were copied.")] = None,
 ) -> None:
     """Compare outputs and gradients case by case; write a summary and the seeds of what fails."""
     plan = Plan(cases, sets, groups, most_votes, many)

@@ -105,7 +105,7 @@ def main(
     resume: Annotated[bool, typer.Option("--resume", help="Keep rows of the same commit and machine.")] = False,
     processes: Annotated[bool, typer.Option("--processes", help="On a CPU too, work as on a GPU.")] = False,
     out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results")] = RESULTS,
-    commit: Annotated[str | None, typer.Option(help="Commit to record instead of git's: of files that were copied.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit to record, of files that were copied.")] = None,
 ) -> None:
     """Time the rivals on each case, and write DEVICE.csv and DEVICE.json.
 

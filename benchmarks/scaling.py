@@ -53,7 +53,7 @@ def main(
     budget_s: Annotated[float | None, typer.Option(help="Stop after so many seconds, keeping what there is.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep rows of the same commit and machine.")] = False,
     out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results")] = RESULTS,
-    commit: Annotated[str | None, typer.Option(help="Commit to record instead of git's: of files that were copied.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit to record, of files that were copied.")] = None,
 ) -> None:
     """Follow each rival until it needs more memory than there is or over two seconds; write scaling_DEVICE.csv."""
     clock, lines = Clock(budget_s), Lines()

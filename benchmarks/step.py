@@ -162,7 +162,7 @@ def main(
     most: Annotated[int, typer.Option(help="Kernels to list.")] = 25,
     out: Annotated[Path, typer.Option(help="Folder to write.", show_default="benchmarks/results/kernels")] = RESULTS
     / "kernels",
-    commit: Annotated[str | None, typer.Option(help="Commit to record instead of git's: of files that were copied.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit to record, of files that were copied.")] = None,
 ) -> None:
     """Write step.json, and list the longest kernels."""
     rows: list[dict[str, Any]] = []

@@ -15,7 +15,7 @@ from capsroute.routing.api import route_packed
 from capsroute.testing import Shape, make_inputs
 
 sys.path.insert(0, "benchmarks")
-from every_form import BY_MOMENTS, BY_VOTES, ENDS, PACKED  # pyright: ignore
+from every_form import BY_MOMENTS, BY_VOTES, ENDS, PACKED, enough  # pyright: ignore
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 SHAPE = Shape(2, 700, 7, 1, 5, 6)
@@ -61,7 +61,7 @@ def compare(call: Callable[[], Results], told: list[bool]) -> None:
 @pytest.mark.parametrize("form", BY_VOTES | BY_MOMENTS)
 def test_the_same_bits(form: str, direct: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     if form in BY_MOMENTS:
-        monkeypatch.setattr(kernels, "ENOUGH", kernels.Enough(0, 2, 1, gaussian=False))
+        monkeypatch.setattr(kernels, "ENOUGH", enough(form))
     inputs = list(make_inputs((BY_VOTES | BY_MOMENTS)[form], device="cuda").values())
     compare(lambda: both(inputs), direct)
 
@@ -139,7 +139,7 @@ def test_in_other_threads(direct: list[bool]) -> None:
 def test_beside_graphs(form: str, direct: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is captured is Python's; calls before, in between and after are not."""
     if form in BY_MOMENTS:
-        monkeypatch.setattr(kernels, "ENOUGH", kernels.Enough(0, 2, 1, gaussian=False))
+        monkeypatch.setattr(kernels, "ENOUGH", enough(form))
     inputs = list(make_inputs((BY_VOTES | BY_MOMENTS)[form], device="cuda").values())
     expected = [both(inputs) for _ in range(3)][-1]
     side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()

@@ -27,7 +27,7 @@ from capsroute.routing.triton.launch import Launch, Pass
 from capsroute.testing import Shape, make_inputs
 
 sys.path.insert(0, "benchmarks")
-from every_form import BY_MOMENTS, BY_VOTES  # pyright: ignore
+from every_form import BY_MOMENTS, BY_VOTES, enough  # pyright: ignore
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="tests/test_cuda.py does it with a GPU"),
@@ -196,11 +196,14 @@ def same(inputs: Sequence[Tensor], call: Any, machine: Machine, monkeypatch: pyt
     assert machine.launched == len(machine.kernels)
 
 
-@pytest.mark.parametrize("form", ["a program a sample", "shared weights", "own weights", "products", "moments of 2x5"])
+@pytest.mark.parametrize(
+    "form",
+    ["a program a sample", "shared weights", "own weights", "products", "moments of 2x5", "moments run again"],
+)
 def test_the_same_bits(form: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (BY_VOTES | BY_MOMENTS)[form]
     if form in BY_MOMENTS:
-        monkeypatch.setattr(kernels, "ENOUGH", kernels.Enough(0, 2, 1, gaussian=False))
+        monkeypatch.setattr(kernels, "ENOUGH", enough(form))
     inputs = list(make_inputs(replace(shape, batch=2, n_inp=min(shape.n_inp, 66))).values())
     same(inputs, lambda: route(*inputs, impl="triton"), machine, monkeypatch)
 

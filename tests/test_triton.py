@@ -28,6 +28,7 @@ SHARED, FIXED = Shape(2, 21, 5, 2, 3, 2), Shape(2, 7, 3, 2, 3, 2, fixed_inp=True
 FORMS = {
     "moments": kernels.Enough(0, 2, 1, gaussian=False, hard=NEVER),
     "moments in float64": kernels.Enough(0, 2, 1, gaussian=False, hard=ALWAYS),
+    "moments run again": kernels.Enough(0, 2, 1, gaussian=False, hard=NEVER._replace(used=0.0)),
     "votes": kernels.Enough(2**30),
 }
 """From when on moments serve, to have the one form or the other."""
@@ -103,12 +104,24 @@ def dense(inputs: dict[str, torch.Tensor]) -> None:
     inputs["mu_inp"][0, :10] += 3
 
 
-@pytest.mark.parametrize("change", [thin, outlier, dense], ids=lambda change: change.__name__)
+def starved(inputs: dict[str, torch.Tensor]) -> None:
+    """Half of the inputs next to zero, where outputs are that nothing used: some of those come to use them."""
+    inputs["mu_inp"][0, :128] *= 0.3
+    inputs["mu_inp"][0, 128:] += 3
+
+
+CHANGES = {thin: (200, range(12)), outlier: (200, range(12)), dense: (200, range(12)), starved: (256, [7, 38])}
+"""Inputs and seeds of samples that are hard after them."""
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_hard_samples_are_as_exact_as_others(change: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """In the mean over samples, in units of each one's budget; products of halves are out of it four times or more."""
+    n_inp, seeds = CHANGES[change]
     off = {NEVER: [], Hard(): []}
-    for seed in range(12) if DEVICE == "cuda" else [2]:
-        inputs = {name: t.detach() for name, t in make_inputs(Shape(1, 200, 16, 4, 4, 4), seed, device=DEVICE).items()}
+    for seed in seeds if DEVICE == "cuda" else [seeds[len(seeds) // 6]]:
+        shape = Shape(1, n_inp, 16, 4, 4, 4)
+        inputs = {name: t.detach() for name, t in make_inputs(shape, seed, device=DEVICE).items()}
         change(inputs)
         exact = run(inputs, "reference", dtype=torch.float64)
         may = budget(exact, [run(inputs, "reference", order=order) for order in orders(inputs, 6)], torch.float32)
@@ -120,13 +133,27 @@ def test_hard_samples_are_as_exact_as_others(change: Callable[..., None], monkey
     assert mean[Hard()] <= 1 < 4 <= mean[NEVER]
 
 
-@pytest.mark.parametrize("change", [thin, outlier, dense], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_only_hard_samples_are_taken_for_hard(change: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' results have the same bits beside them."""
     monkeypatch.setattr(kernels, "ENOUGH", FORMS["moments"]._replace(hard=Hard()))
-    inputs = {name: t.detach() for name, t in make_inputs(Shape(2, 200, 16, 4, 4, 4), device=DEVICE).items()}
-    assert hard_samples(inputs) == [0, 0]
+    n_inp, seeds = CHANGES[change]
+    drawn = make_inputs(Shape(2, n_inp, 16, 4, 4, 4), seeds[0], device=DEVICE)
+    inputs = {name: t.detach().clone() for name, t in drawn.items()}
+    hard, before = hard_samples(inputs)
+    assert hard == [0, 0]
     change(inputs)
-    assert hard_samples(inputs) == [1, 0]
+    hard, after = hard_samples(inputs)
+    assert hard == [1, 0]
+    assert all(torch.equal(one[1], two[1]) for one, two in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(("hard", "n_iters", "again"), [(Hard(), 3, 1), (Hard(), 2, 0), (NEVER, 3, 0), (ALWAYS, 3, 0)])
+def test_iterations_are_run_again_only_where_samples_may_turn_out_hard(hard: Hard, n_iters: int, again: int) -> None:
+    sizes, shapes = Sizes(2, 90, 16, 4, 4, 4, packed=False), ((1, 16, 4, 4), (1, 16, 4, 4), (1, 16), (1, 16))
+    single, device = (torch.float32, torch.float32), torch.device(DEVICE, 0)
+    run = moments_host.Runner(Plan(n_iters, True, 1e-5), sizes, shapes, single, device, hard)
+    assert len(run.run_fwd.launches) == 2 * (n_iters + again)
 
 
 @pytest.mark.parametrize(("batch", "outputs"), [(20, 2), (128, 4)])
@@ -140,14 +167,14 @@ def test_a_program_has_models_of_fewer_outputs_where_samples_are_few(
     assert run.blocks == 64 // outputs
 
 
-def hard_samples(inputs: dict[str, torch.Tensor]) -> list[int]:
-    """Which of them the moment form takes for hard."""
+def hard_samples(inputs: dict[str, torch.Tensor]) -> tuple[list[int], tuple[torch.Tensor, ...]]:
+    """Which of them the moment form takes for hard, and their output capsules."""
     a_inp, x, *params = inputs.values()
     *batch, n, c, d = x.shape
     sizes = Sizes(*batch, n, params[1].shape[1], c, d, params[1].shape[3], packed=False)
     found: Any = kernels.runner(Plan(3, True, 1e-5), sizes, (a_inp, x, None, *params))
-    _, (saved,) = kernels.fwd(found, (a_inp, x, None, *params))
-    return found.rooms[0].pieces(saved)[7].tolist()
+    outs, (saved,) = kernels.fwd(found, (a_inp, x, None, *params))
+    return found.rooms[0].pieces(saved)[7][0].tolist(), outs
 
 
 @pytest.mark.parametrize(("far", "masked"), [(30.0, 30.0), (1e5, 1e30)])
@@ -226,7 +253,8 @@ def test_capsules_of_any_size(form: str, scale: float) -> None:
         inputs = make_inputs(SHARED, seed, device=DEVICE)
         return inputs | {name: inputs[name].detach() * scale for name in ("mu_inp", "B")}
 
-    assert wrong(scaled, 4 if form == "moments" else 1, eps=min(1e-5, 1e-5 * scale**2)) == {}
+    halves = form in ("moments", "moments run again")
+    assert wrong(scaled, 4 if halves else 1, eps=min(1e-5, 1e-5 * scale**2)) == {}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -237,7 +237,7 @@ def feature_sums_bwd(
     K: tl.constexpr = 4 * X
     unit, u_b, start, n, first, last = slot(p_offsets, n_inp, n_slots, slot_tiles, PACKED, BLOCK_I)
     row = (t * n_b + u_b) * J
-    p_a, p_x, p_log = p_a + start, p_x + start * (C * D), p_log + row * 3
+    p_a, p_x, p_log = p_a + start, p_x + start * (C * D), p_log + row * 4
     p_usual, p_scale = p_usual + u_b * K, p_scale + u_b
     p_da_inp, p_dx, p_part = p_da_inp + start, p_dx + start * (C * D), p_part + unit * (J * K)
     if FLOAT64:

@@ -18,7 +18,7 @@ from .moments_bwd import feature_sums_bwd, first_sums_bwd, models_bwd
 from .moments_hard import SERVES
 from .native import Kernels
 from .room import Layout, Piece
-from .sizes import NEVER, Hard, Plan, Sizes, power
+from .sizes import ALWAYS, NEVER, Hard, Plan, Sizes, power
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 Shapes = tuple[tuple[int, ...], ...]
@@ -88,8 +88,8 @@ class Runner(Kernels):
         )  # fmt: skip
         saved = Layout(
             Piece(small, n.b, k), Piece(small, n.b), Piece(exact, n.b), Piece(exact, t, n.b, n.j, k),
-            Piece(exact, t, n.b, n.j), Piece(half, t, n.b, n.j, 2, k), Piece(small, t, n.b, 3, n.j),
-            Piece(torch.int32, n.b), Piece(exact, t, n.b, n.j, k),
+            Piece(exact, t, n.b, n.j), Piece(half, t, n.b, n.j, 2, k), Piece(small, t, n.b, 4, n.j),
+            Piece(torch.int32, 2, n.b), Piece(exact, t, n.b, n.j, k),
         )  # fmt: skip
         self.width = n.d * n.h + n.c * n.h + 2  # gradients of one output's parameters
         bwd_room = Layout(
@@ -119,20 +119,27 @@ class Runner(Kernels):
         usual, scale, _, _, _, *coefficients = saved
         hard = saved[7]
         yield Launch(
-            first_sums, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:3], hard, n.i, *self.first,
-            *self.of_inputs,
+            first_sums, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:3], hard, n.b, n.i,
+            *self.first, *self.of_inputs,
         )  # fmt: skip
-        for t in range(plan.n_iters):
+        for t, again in self.steps():
             if t:
                 yield Launch(
                     feature_sums, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
-                    *coefficients, *scratch[3:], n.b, n.i, t, *self.others, *self.of_step,
+                    *coefficients, *scratch[3:], n.b, n.i, t, again, *self.others, *self.of_step,
                 )  # fmt: skip
             yield Launch(
                 models, n.b * self.blocks, tiles.model_warps, (self, t == 0), *PARAMS, *scratch, *saved, *outs,
-                n.b, t, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps, *self.hard,
+                n.b, t, again, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps, *self.hard,
                 *self.strides, t == 0, *self.of_models,
             )  # fmt: skip
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Iterations, and whether they are run again: not where means of outputs are those of all inputs, at first."""
+        for t in range(self.plan.n_iters):
+            yield t, 0
+            if t > 1 and self.hard not in (ALWAYS, NEVER):
+                yield t, 1
 
     def plan_bwd(self) -> Iterator[Launch]:
         """Launches over the memory that `bwd` names."""
