@@ -40,7 +40,7 @@ ENDS = [0, 3, 3, 100, 211]
 
 def enough(form: str) -> kernels.Enough:
     """What has few inputs routed by moments too, and every sample turn out to be hard where iterations run again."""
-    return kernels.Enough(0, 2, 1, gaussian=False, hard=Hard(used=0.0) if form == "moments run again" else Hard())
+    return kernels.Enough(0, 2, 1, gaussian=False, hard=Hard(apart=0.0) if form == "moments run again" else Hard())
 
 
 def both(shape: Shape, agreement: str, device: str) -> None:

@@ -147,11 +147,11 @@ def easy_sums(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def feature_sums(
-    p_a, p_x, p_offsets, p_usual, p_scale, p_rows, p_log, p_hard, p_exact, p_part, p_one, n_b, n_inp, t, again, n_slots,
-    slot_tiles, PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
+    p_a, p_x, p_offsets, p_usual, p_scale, p_rows, p_log, p_hard, p_exact, p_part, p_one, n_b, n_inp, t, again, apart,
+    n_slots, slot_tiles, PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
     BLOCK_JJ: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """E-step and a slot's sums of features, `D_use' phi`; again, of samples that turned out to be hard by then."""
+    """E-step and a slot's sums of features, `D_use' phi`; again, of samples that turn out to be hard by then."""
     X: tl.constexpr = BLOCK_C * BLOCK_D
     K: tl.constexpr = 4 * X
     unit, u_b, start, n, first, last = slot(p_offsets, n_inp, n_slots, slot_tiles, PACKED, BLOCK_I)
@@ -160,17 +160,20 @@ def feature_sums(
     p_usual, p_scale = p_usual + u_b * K, p_scale + u_b
     p_part, p_one = p_part + unit * (J * K), p_one + unit * J
     if FLOAT64:
-        easy = tl.load(p_hard + again * n_b + u_b) == 0
+        easy, o_jj = tl.load(p_hard + u_b) == 0, tl.arange(0, BLOCK_JJ)
+        b_apart = tl.sum(tl.load(p_log + 3 * J + o_jj, mask=(o_jj < J) & (again != 0), other=0.0), 0)
+        late = easy & (again != 0) & (b_apart > apart)
+        tl.store(p_hard + n_b + u_b, 1, mask=late)
+        hard = late | ((again == 0) & (easy == 0))
+        easy = easy & (again == 0)
     else:
         easy: tl.constexpr = True
     if easy:
-        if again == 0:
-            easy_sums(
-                p_a, p_x, p_usual, p_scale, p_rows + row * (2 * K), p_log, p_part, p_one, first, last, n,
-                J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,
-            )  # fmt: skip
-    else:
-        tl.store(p_hard + u_b, 1)  # from now on
+        easy_sums(
+            p_a, p_x, p_usual, p_scale, p_rows + row * (2 * K), p_log, p_part, p_one, first, last, n,
+            J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,
+        )  # fmt: skip
+    elif hard:
         hard_sums(
             p_a, p_x, p_usual, p_scale, p_exact + row * K, p_part, p_one, first, last, n,
             J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,
@@ -216,15 +219,15 @@ def first_moments(
 @triton.jit(do_not_specialize=NUMBERS)
 def models(
     p_W, p_B, p_use, p_ign, p_first, p_gate, p_range, p_part, p_one, p_usual, p_scale, p_total, p_S, p_D, p_rows, p_log,
-    p_hard, p_exact, p_a_out, p_mu_out, p_sig2_out, n_b, t, again, n_iters, n_slots, eps, far, weight, used, stride_W,
+    p_hard, p_exact, p_a_out, p_mu_out, p_sig2_out, n_b, t, again, n_iters, n_slots, eps, far, weight, stride_W,
     stride_use, stride_ign,
     FIRST: tl.constexpr, GAUSSIAN: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """The output capsules that an iteration's sums give, and what they mean for the next E-step.
 
-    Logits of an output are squares and products that leave little. If they are large, and inputs use the output, which
-    only the sums tell, the sample is hard: then its iteration is run again.
+    An output's logits, and its variance, are what squares leave: the less, the further it lies from the mean of all
+    inputs, as its own spread counts. If outputs do so in the mean over inputs, the sample's iteration is run again.
     """
     X: tl.constexpr = BLOCK_C * BLOCK_D
     K: tl.constexpr = 4 * X
@@ -234,7 +237,8 @@ def models(
     o_j = unit % BLOCKS * BLOCK_J + tl.arange(0, BLOCK_J)
     m_j = o_j < J
     row, p_own = (t * n_b + u_b) * J, p_usual + u_b * K
-    if (again != 0) & (tl.load(p_hard + n_b + u_b) == 0):
+    late = tl.load(p_hard + n_b + u_b)
+    if (again != 0) & (late == 0):
         return
     W, WW_0, WW_1, WW_2 = weights(p_W, o_j, stride_W, J, D, H, BLOCK_D, BLOCK_H)
     if FIRST:
@@ -249,9 +253,9 @@ def models(
     else:
         b_total, unit = tl.load(p_total + u_b), 1 / tl.load(p_scale + u_b).to(tl.float64)
         b_D = slots_total(p_one, u_b, o_j, n_slots, J, J, BLOCK_J)
-        b_most = tl.max(tl.load(p_log + row * 4 + 3 * J + o_j, mask=m_j, other=0.0) * tl.minimum(b_D, 1.0), 0)
-        tl.store(p_hard + n_b + u_b, 1, mask=(b_most > used) & (tl.load(p_hard + u_b) == 0))
-        b_rows = parts_sum(p_part, p_hard, u_b, o_j, n_slots, J, K, BLOCK_J)
+        hard = tl.load(p_hard + u_b) | late
+        tl.store(p_hard + u_b, 1, mask=hard != 0)
+        b_rows = parts_sum(p_part, hard, u_b, o_j, n_slots, J, K, BLOCK_J)
         b_rows += b_D[:, None] * load_usual(p_own, X, BLOCK_D)
         b_0, b_1, b_2, b_x = blocks_of(b_rows, unit, BLOCK_J, BLOCK_C, BLOCK_D)
         b_rows = stack(b_0, b_1, b_2, b_x, BLOCK_J, X, BLOCK_D)
@@ -263,6 +267,9 @@ def models(
         b_D, b_V, b_VV, b_near, b_total, p_B, p_use, p_ign, o_j, eps, stride_use, stride_ign, J, C, H, BLOCK_C, BLOCK_H
     )
     at, m_v = at_outputs(o_j, J, C, H, BLOCK_C, BLOCK_H)
+    b_p = tl.where(m_v, 0.5 / b_sig2 if GAUSSIAN else 1.0, 0.0).to(tl.float64)
+    b_apart = tl.sum(tl.sum(rounded(b_p * b_m, b_m), 2), 1)
+    tl.store(p_log + row * 4 + 3 * J + o_j, (b_apart * b_D / tl.maximum(b_total, TINY)).to(tl.float32), mask=m_j)
     if t == n_iters - 1:
         p_out = u_b * (J * C * H) + at
         tl.store(p_a_out + u_b * J + o_j, b_a.to(tl.float32), mask=m_j)
@@ -271,14 +278,8 @@ def models(
     else:
         b_log = log_sigmoid(b_a)
         if GAUSSIAN:
-            b_p = tl.where(m_v, 0.5 / b_sig2, 0.0)
             b_log -= 0.5 * tl.sum(tl.sum(tl.where(m_v, tl.log(6.283185307179586 * b_sig2), 0.0), 2), 1)
-        else:
-            b_p = tl.where(m_v, 1.0, 0.0).to(tl.float64)
-        b_cancels = tl.sum(tl.sum(rounded(b_p * b_m, b_m), 2), 1)
-        b_log = (b_log - b_cancels) * LOG2_E
-        b_votes = tl.where(m_v, 0.5 + tl.sqrt(b_p) * tl.abs(b_m + b_B), 0.0)
-        b_cancels /= tl.maximum(tl.sum(tl.sum(b_votes, 2), 1), 0.5)
+        b_log = (b_log - b_apart) * LOG2_E
         b_rows = along_features(
             b_p * b_m * (2 * LOG2_E), b_p * -LOG2_E, unit, W, WW_0, WW_1, WW_2, BLOCK_J, BLOCK_C, BLOCK_D
         )
@@ -292,4 +293,3 @@ def models(
         store_pairs(p_rows + (row + n_b * J) * (2 * K), p_next, b_rows, o_j, J, K)
         tl.store(p_next + J, b_log.to(tl.float32), mask=m_j)
         tl.store(p_next + 2 * J, (b_log - b_log.to(tl.float32)).to(tl.float32), mask=m_j)
-        tl.store(p_next + 3 * J, b_cancels.to(tl.float32), mask=m_j)

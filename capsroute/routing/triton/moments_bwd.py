@@ -125,7 +125,7 @@ def models_bwd(
         b_dm = tl.zeros_like(b_dmu)  # by way of the next E-step
         b_dsig2 = tl.load(p_dsig2 + p_out, mask=m_v, other=0.0).to(tl.float64)
     else:
-        b_rows = parts_sum(p_part, p_hard, u_b, o_j, n_slots, J, K, BLOCK_J)
+        b_rows = parts_sum(p_part, tl.load(p_hard + u_b), u_b, o_j, n_slots, J, K, BLOCK_J)
         b_one = tl.sum(tl.where(is_one(BLOCK_D, K), b_rows, 0.0), 1)
         b_rows += b_one[:, None] * load_usual(p_own, X, BLOCK_D)
         d_0, d_1, d_2, d_x = blocks_of(b_rows, unit, BLOCK_J, BLOCK_C, BLOCK_D)

@@ -1,6 +1,7 @@
 """Samples that products of halves are not exact enough for, routed in float64. Axes as in `moments.py`.
 
-Where few inputs have all the weight, or some lie far away from most, squares are large and what they leave is small.
+Where few inputs have all the weight, or some lie far away from most, or they come in clusters, squares are large and
+what they leave is small.
 Such samples are few, and GPUs that are made to compute have tensor cores for float64 too. For these, Triton's compiler
 wants products of numbers that it cannot see were others before: so a tile is loaded, and its features are formed, while
 the one before is worked on.

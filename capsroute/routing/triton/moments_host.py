@@ -126,19 +126,20 @@ class Runner(Kernels):
             if t:
                 yield Launch(
                     feature_sums, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
-                    *coefficients, *scratch[3:], n.b, n.i, t, again, *self.others, *self.of_step,
+                    *coefficients, *scratch[3:], n.b, n.i, t, again, self.hard.apart,
+                    *self.others, *self.of_step,
                 )  # fmt: skip
             yield Launch(
                 models, n.b * self.blocks, tiles.model_warps, (self, t == 0), *PARAMS, *scratch, *saved, *outs,
-                n.b, t, again, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps, *self.hard,
+                n.b, t, again, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps, *self.hard[:2],
                 *self.strides, t == 0, *self.of_models,
             )  # fmt: skip
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Iterations, and whether they are run again: not where means of outputs are those of all inputs, at first."""
+        """Iterations, and whether they are run again: the second, the first that tells outputs from each other."""
         for t in range(self.plan.n_iters):
             yield t, 0
-            if t > 1 and self.hard not in (ALWAYS, NEVER):
+            if t == 1 and self.hard not in (ALWAYS, NEVER):
                 yield t, 1
 
     def plan_bwd(self) -> Iterator[Launch]:

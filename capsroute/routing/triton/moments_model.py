@@ -75,9 +75,9 @@ def in_single(p_part):
 
 
 @triton.jit
-def parts_sum(p_part, p_hard, u_b, o_j, n_slots, J: tl.constexpr, K: tl.constexpr, BLOCK_J: tl.constexpr):
+def parts_sum(p_part, hard, u_b, o_j, n_slots, J: tl.constexpr, K: tl.constexpr, BLOCK_J: tl.constexpr):
     """The sum over a sample's slots of rows `[j, k]`, easy or hard."""
-    if tl.load(p_hard + u_b) == 0:
+    if hard == 0:
         return slots_sum(in_single(p_part), u_b, o_j, n_slots, J, 2 * J * K, J, K, BLOCK_J)
     else:
         return slots_sum(p_part, u_b, o_j, n_slots, J, J * K, J, K, BLOCK_J)

@@ -29,7 +29,7 @@ class Hard(NamedTuple):
 
     far: float = 256.0  # what features of an input add to a logit of the second iteration, if that is more
     weight: float = 4.0  # of inputs for each output, if it is less
-    used: float = 4.0  # what cancels in logits of an output over what votes would lose, if inputs use it and it is more
+    apart: float = 0.5  # squares of outputs' means, over twice their variance, in the mean over inputs, if that is more
 
 
 ALWAYS = Hard(weight=math.inf)
