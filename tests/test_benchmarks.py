@@ -266,3 +266,24 @@ def test_calls_are_compared_with_one_that_does_nothing(
     assert found["case"] == "tiny"
     assert 0 < float(found["nothing ms"]) < float(found["ms"])
     assert json.loads((tmp_path / "calls.json").read_text())["seed"] == 0
+
+
+def test_structures_are_judged_and_said_how_far_apart(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton")
+    structure, Shape = bench("structure"), bench("capsroute.testing").Shape
+    monkeypatch.setattr(structure, "SHAPES", [Shape(1, 40, 3, 2, 2, 2)])
+    structure.main(device="cpu", seeds=2, shapes=1, out=tmp_path / "found.json", commit="c")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["commit"] == "c"
+    assert [row["inputs"] for row in found["rows"]] == list(structure.STRUCTURES)
+    assert all(0 < worst < 4 for row in found["rows"] for worst in row["worst of each sample"])
+    # a single output lies where all inputs do, but for eps; others the further apart, the more so inputs are
+    one = structure.draw(Shape(1, 400, 1, 4, 4, 4), "as drawn", 0, "cpu")
+    assert structure.outputs_apart(one) < 1e-6
+    drawn, parted = (
+        structure.outputs_apart(structure.draw(Shape(1, 400, 16, 4, 4, 4), name, 0, "cpu"))
+        for name in ("as drawn", "half of them 0.3 in size and half 3 away")
+    )
+    assert drawn < 0.2 < 0.5 < parted
