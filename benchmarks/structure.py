@@ -11,17 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import typer
 from rich.progress import track
 from rich.table import Table
 from torch import Generator, Tensor
 
+from capsroute.data import smallnorb
+from capsroute.nets import SmallNORB
+from capsroute.pretrained import HOME
 from capsroute.routing import triton as kernels
 from capsroute.routing.agreement import Gaussian
 from capsroute.routing.reference import trace
 from capsroute.routing.triton.sizes import NEVER
-from capsroute.testing import Shape, distance, judged, make_inputs, run
+from capsroute.testing import Shape, judged, make_inputs, off_by, run
 from jobs import console
 from origin import origin
 from records import RESULTS
@@ -29,6 +33,7 @@ from rivals import SEED
 
 SHAPES = [Shape(1, 1024, 16, 4, 4, 4), Shape(1, 5184, 64, 4, 4, 4)]
 N_CLUSTERS = 8
+FRESH = "fresh"
 Inputs = dict[str, Tensor]
 
 
@@ -66,6 +71,10 @@ def draw(shape: Shape, structure: str, seed: int, device: str) -> Inputs:
     return inputs
 
 
+def draw_all(shape: Shape, structure: str, seeds: int, device: str) -> list[Inputs]:
+    return [draw(shape, structure, seed, device) for seed in range(seeds)]
+
+
 def outputs_apart(inputs: Inputs, eps: float = 1e-5) -> float:
     """`Q` of a single sample."""
     a_inp, mu_inp, W, B, beta_use, beta_ign = (t.double() for t in inputs.values())
@@ -77,19 +86,31 @@ def outputs_apart(inputs: Inputs, eps: float = 1e-5) -> float:
     return ((off.square() / (2 * second.sig2)).sum((-2, -1)) * used).sum().item() / used.sum().item()
 
 
-def row_of(shape: Shape, structure: str, seeds: int, device: str) -> dict[str, Any]:
+def seen(network: str, images: Path, samples: int, device: str) -> list[Inputs]:
+    """What the first routing of a network gets of pairs of images from all over the training set."""
+    pairs = smallnorb.load(images, "train")
+    places = np.linspace(0, len(pairs.category) - 1, samples).astype(int)
+    batch = torch.from_numpy(pairs.images[places]).to(device) / 255
+    torch.manual_seed(SEED)
+    net = SmallNORB() if network == FRESH else SmallNORB.from_pretrained(HOME / network)
+    net = net.train(network == FRESH).to(device)  # untrained, it knows no means to take off but the batch's own
+    with torch.no_grad():
+        a_inp, mu_inp = net.parts(batch)
+    layer = net.get_submodule("routings.0")
+    own = {name: layer.get_parameter(name).detach() for name in ("W", "B", "beta_use", "beta_ign")}
+    return [{"a_inp": a_inp[[k]], "mu_inp": mu_inp[[k]], **own} for k in range(samples)]
+
+
+def row_of(inputs: str, drawn: list[Inputs]) -> dict[str, Any]:
     """Distances in units of what each sample may be off by."""
-    drawn = [draw(shape, structure, seed, device) for seed in range(seeds)]
-    times: list[dict[str, float]] = []
-    for sample in judged(drawn, torch.float32):
-        found = run(sample.inputs, "triton", dtype=torch.float32)
-        times.append({name: distance(found[name], t) / sample.may[name] for name, t in sample.exact.items()})
-    means = {name: sum(one[name] for one in times) / seeds for name in times[0]}
+    samples = judged(drawn, torch.float32)
+    times = [off_by(one, run(one.inputs, "triton", dtype=torch.float32)) for one in samples]
+    means = {name: sum(one[name] for one in times) / len(times) for name in times[0]}
     return {
-        "inputs": structure,
-        "n_inp": shape.n_inp,
-        "n_out": shape.n_out,
-        "Q": [round(outputs_apart(inputs), 3) for inputs in drawn],
+        "inputs": inputs,
+        "n_inp": drawn[0]["mu_inp"].shape[1],
+        "n_out": drawn[0]["B"].shape[1],
+        "Q": [round(outputs_apart(one), 3) for one in drawn],
         "worst of each sample": [round(max(one.values()), 3) for one in times],
         "means": {name: round(mean, 3) for name, mean in means.items()},
     }
@@ -99,18 +120,25 @@ def main(
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="A CPU interprets the kernels: for tests.")] = "cuda",
     seeds: Annotated[int, typer.Option(min=1, help="Samples of each structure.")] = 12,
     halves: Annotated[bool, typer.Option("--halves", help="Take no sample for hard.")] = False,
-    shapes: Annotated[int, typer.Option(min=1, max=len(SHAPES), help="Of so many sizes.")] = len(SHAPES),
+    shapes: Annotated[int, typer.Option(min=0, max=len(SHAPES), help="Of so many sizes.")] = len(SHAPES),
+    images: Annotated[Path | None, typer.Option(help="Folder of smallNORB, for inputs of networks.")] = None,
+    networks: Annotated[
+        str, typer.Option(help="With commas: fresh, smallnorb, or folders of networks for it.")
+    ] = f"{FRESH},smallnorb",
     out: Annotated[
         Path, typer.Option(help="File to write.", show_default="benchmarks/results/structure.json")
     ] = RESULTS / "structure.json",
     commit: Annotated[str | None, typer.Option(help="Commit to record, of files that were copied.")] = None,
 ) -> None:
     """Route every structure, and say by how many times its budget the worst result is off."""
+    asked = [(name, partial(draw_all, shape, name, seeds, device)) for shape in SHAPES[:shapes] for name in STRUCTURES]
+    if images:
+        given = networks.split(",")
+        asked += [(f"network {Path(one).name}", partial(seen, one, images, seeds, device)) for one in given]
     before = kernels.ENOUGH
     kernels.ENOUGH = before._replace(hard=NEVER) if halves else before
     try:
-        asked = [(shape, structure) for shape in SHAPES[:shapes] for structure in STRUCTURES]
-        rows = [row_of(*one, seeds, device) for one in track(asked, "structures", console=console)]
+        rows = [row_of(name, drawn()) for name, drawn in track(asked, "structures", console=console)]
     finally:
         kernels.ENOUGH = before
     table = Table("inputs", "sizes", "Q", "worst", "largest mean", box=None)

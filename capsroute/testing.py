@@ -1,7 +1,6 @@
 """Named shapes, inputs for them, and error budgets: what tests and benchmarks share."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -213,6 +212,12 @@ def judged(drawn: Iterable[Mapping[str, Tensor]], dtype: torch.dtype, **settings
     return found
 
 
+def off_by(sample: Judged, found: Result) -> dict[str, float]:
+    """By how many times what it may be each result is off."""
+    far = {name: distance(found[name], t) for name, t in sample.exact.items()}
+    return {name: far[name] / may if may else math.inf if far[name] else 0.0 for name, may in sample.may.items()}
+
+
 def over_budget(
     drawn: Iterable[Mapping[str, Tensor]], impl: str, dtype: torch.dtype = torch.float32, **settings: Any
 ) -> dict[str, str]:
@@ -226,11 +231,6 @@ def over(samples: Iterable[Judged], impl: str, dtype: torch.dtype, **settings: A
     Distances count in units of what each sample may be off by, and their mean over samples may be one: in a single
     sample it is a matter of luck, and the mean of plain distances would be that of the few samples with large ones.
     """
-    off = defaultdict(list)
-    for inputs, exact, may in samples:
-        found = run(inputs, impl, dtype=dtype, **settings)
-        for name, t in exact.items():
-            far = distance(found[name], t)
-            off[name].append(far / may[name] if may[name] else math.inf if far else 0.0)
-    means = {name: sum(times) / len(times) for name, times in off.items()}
+    off = [off_by(one, run(one.inputs, impl, dtype=dtype, **settings)) for one in samples]
+    means = {name: sum(times[name] for times in off) / len(off) for name in (off[0] if off else ())}
     return {name: f"off by {mean:.2f} times what it may be" for name, mean in means.items() if not mean <= 1}

@@ -6,12 +6,15 @@ import json
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from capsroute.data.pairs import Pairs
 from capsroute.testing import Shape
 from conftest import ROOT
 
@@ -287,3 +290,16 @@ def test_structures_are_judged_and_said_how_far_apart(
         for name in ("as drawn", "half of them 0.3 in size and half 3 away")
     )
     assert drawn < 0.2 < 0.5 < parted
+
+
+def test_inputs_of_networks_are_judged_too(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    structure, rng = bench("structure"), np.random.default_rng(0)
+    pairs = Pairs(rng.integers(256, size=(9, 2, 29, 29), dtype=np.uint8), np.zeros(9, int), np.zeros((9, 4), int))
+    monkeypatch.setattr(structure.smallnorb, "load", lambda folder, split: pairs)
+    monkeypatch.setattr(structure, "SmallNORB", partial(structure.SmallNORB, n_parts=8, n_channels=8))
+    asked = {"shapes": 0, "images": tmp_path, "networks": "fresh", "out": tmp_path / "found.json"}
+    structure.main(device="cpu", seeds=2, **asked)
+    rows = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert [(row["inputs"], row["n_inp"], row["n_out"]) for row in rows] == [("network fresh", 8, 8)]
+    assert all(len(row["worst of each sample"]) == 2 and max(row["worst of each sample"]) < 4 for row in rows)
