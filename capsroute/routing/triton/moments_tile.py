@@ -23,6 +23,8 @@ CLOSEST = tl.constexpr(2.0**-14)
 """The least that is called a spread, as part of the size of inputs; of what is closer float32 has few digits anyway."""
 UNIT = tl.constexpr(2.0**-3)
 """What features are divided by as pairs: none is then over 2^13, and of those that are over 2^-5 no digit is lost."""
+STEP = tl.constexpr(2.0**2)
+"""What high halves of assignments are multiples of, where those of an output in a tile add up to at least 2^13."""
 NOTHING = tl.constexpr(2.0**-64)
 """Weight up to which an input does not count, half a million spreads away."""
 
@@ -130,6 +132,18 @@ def power(b):
 def split(b):
     """Numbers as sums of two of half precision."""
     b_high = b.to(tl.float16)
+    return b_high, (b - b_high.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def split_in_steps(b):
+    """Likewise, their high halves in whole `STEP`s.
+
+    Tensor cores cut off what is too small beside a sum, of each product on its own, so that sums of one sign come out
+    low. Of products in steps there is little to cut off; those of low halves have either sign.
+    """
+    far: tl.constexpr = 1.5 * 2**23 * STEP  # where numbers are steps apart, so that to go there and back rounds
+    b_high = ((b + far) - far).to(tl.float16)
     return b_high, (b - b_high.to(tl.float32)).to(tl.float16)
 
 
