@@ -123,12 +123,15 @@ class Verdict:
         self.plan, self.cases, self.over = plan, 0, 0
         self.sizes: set[str] = set()
         self.failures: list[dict[str, Any]] = []
+        self.late: list[int] = []
         self.worst: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, -1))
         self.means: dict[str, list[float]] = defaultdict(list)
 
     def add(self, asked: Asked, answer: list[dict[str, Errors]] | str) -> None:
         """Take in a group, or why there is no answer for it."""
         group = draw_group(self.plan, asked.number, asked.group)
+        if answer == OUT_OF_TIME:
+            return self.late.append(asked.seeds[0])
         if isinstance(answer, str):
             return self._fail(group, asked.seeds, answer)
         self.cases += len(answer)
@@ -160,6 +163,7 @@ class Verdict:
             "groups' means over their budget": {name: max(means) for name, means in self.means.items()},
             "worst single case over its budget": {name: list(worst) for name, worst in self.worst.items()},
             "failures": self.failures,
+            "first seeds of groups out of time": self.late,
         }
 
 
@@ -177,12 +181,20 @@ def show(case: dict[str, Errors], group: Group) -> None:
     console.print(table)
 
 
+def left_over(plan: Plan, earlier: dict[str, Any]) -> set[tuple[int, int]]:
+    """Groups that an earlier run leaves to do."""
+    failed = [failure["seeds"][0] for failure in earlier["failures"]]
+    return {plan.where(seed) for seed in failed + earlier["first seeds of groups out of time"]}
+
+
 def main(
     cases: Annotated[int, typer.Option(min=1, help="Random cases.")] = 10_000,
     sets: Annotated[int, typer.Option(min=1, help="Sets of sizes that kernels are compiled for.")] = 48,
     groups: Annotated[int, typer.Option(min=1, help="Sizes of each set.")] = 4,
     only: Annotated[int | None, typer.Option(help="Run this seed alone and print its errors.")] = None,
-    again: Annotated[Path | None, typer.Option(help="Run only the groups that failed in this earlier file.")] = None,
+    again: Annotated[
+        Path | None, typer.Option(help="Run only the groups that failed, or were out of time, in this earlier file.")
+    ] = None,
     device: Literal["cpu", "cuda"] = "cuda",
     most_votes: Annotated[int, typer.Option(min=1, help="Numbers in a case's votes.")] = 2**18,
     many: Annotated[int, typer.Option(min=0, help="Inputs for each output in sets of many, 0 for none.")] = 64,
@@ -200,14 +212,13 @@ def main(
     seeds: dict[tuple[int, int], list[int]] = defaultdict(list)
     for seed in range(cases):
         seeds[plan.where(seed)].append(seed)
-    failed = None if again is None else {plan.where(f["seeds"][0]) for f in json.loads(again.read_text())["failures"]}
-    asked = [Asked(plan, *where, own, device) for where, own in seeds.items() if failed is None or where in failed]
+    wanted = set(seeds) if again is None else left_over(plan, json.loads(again.read_text()))
+    asked = [Asked(plan, *where, own, device) for where, own in seeds.items() if where in wanted]
     about, verdict = origin(device, 0, commit), Verdict(plan)
     clock = Clock(budget_s)
 
     def done(item: Asked, answer: list[dict[str, Errors]] | str) -> None:
-        if answer != OUT_OF_TIME:
-            verdict.add(item, answer)
+        verdict.add(item, answer)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(about | verdict.summary(), indent=2) + "\n")
 

@@ -70,7 +70,7 @@ def cutting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("cutting")
 def test_sums_of_one_sign_come_out_low_but_in_steps() -> None:
-    inputs, outputs, features = 64, 16, 64
+    inputs, outputs, features = 64, 64, 64
     rng = torch.Generator().manual_seed(0)
     D = (0.5 + torch.rand(inputs, outputs, generator=rng)) * 2**13 / 40  # in sum from 2^13 to 2^14
     phi = 8 + torch.randn(inputs, features, generator=rng)
@@ -82,5 +82,4 @@ def test_sums_of_one_sign_come_out_low_but_in_steps() -> None:
         low[in_steps] = 1 - (out / exact).mean().item()
         assert bool((high % STEP.value == 0).all()) == in_steps
     rounding = torch.finfo(torch.float32).eps
-    assert abs(low[True]) < rounding, low
-    assert low[False] > 4 * rounding, low
+    assert abs(low[True]) < rounding < low[False], low

@@ -115,6 +115,15 @@ def test_the_verdict_follows_the_rule(bench: Any) -> None:
     assert failures("its process died") == ["its process died"]
 
 
+def test_what_failed_or_was_out_of_time_can_be_run_again(bench: Any) -> None:
+    shapes, small = bench("random_shapes"), plan(bench)
+    verdict = shapes.Verdict(small)
+    good = [{"a": shapes.Errors(0.5, 1.0, True)}]
+    for seed, answer in ((3, shapes.OUT_OF_TIME), (7, "its process died"), (11, good)):
+        verdict.add(shapes.Asked(small, *small.where(seed), [seed], "cpu"), answer)
+    assert shapes.left_over(small, verdict.summary()) == {small.where(3), small.where(7)}
+
+
 def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """Which it starts is all that is asked: other tests run the kernels."""
     from capsroute.routing import triton as kernels
