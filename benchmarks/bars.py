@@ -1,6 +1,6 @@
 """The fused kernels against their rivals and their bars, in words and tables."""
 
-from cases import BARS, CASES, Bar
+from cases import BARS, CASES
 from records import Row, ratio
 from words import compared, size
 
@@ -37,29 +37,27 @@ def kernel_headline(rows: list[Row], machine: str, path: str, remarked: bool = F
     )
 
 
-def bar_table(rows: list[Row], own_ms: dict[str, float]) -> str:
-    """A line per bar: what was asked, what is reached captured in a graph and called in two ways, and the memory.
+def bar_table(rows: list[Row], own_ms: dict[str, float], elsewhere: list[Row] | None = None) -> str:
+    """A line per bar: what was asked, what is reached captured in a graph and called in several ways, and the memory.
 
     Args:
         rows: Of a run.
         own_ms: By case, what calls take whose backward pass is in the caller's thread.
+        elsewhere: Of a run on another host, if there is one.
     """
     ways = ["captured in a CUDA graph", "called, all in one thread", "called"]
-    lines = [["case", "bar", *ways, "peak memory"], ["---"] + ["---:"] * 5]
+    ways += [] if elsewhere is None else ["called, on another host"]
+    lines = [["case", "bar", *ways, "peak memory"], ["---"] + ["---:"] * (len(ways) + 2)]
     for case, bar in BARS.items():
-        shape, row = CASES[case], find(rows, case, "triton")
+        shape, row, other = CASES[case], find(rows, case, "triton"), find(elsewhere or [], case, "triton")
         name = f"`{case}`: {shape.batch} x {shape.n_inp:,} → {shape.n_out:,}"
         asked = f"{bar.ms:g} ms" + (f", {size(bar.mib)}" if bar.mib else "")
-        lines.append([name, asked, *(cells(row, bar, own_ms.get(case)) if row else [NOT_MEASURED] * 4)])
+        times = row and row.captured_ms, row and own_ms.get(case), row and row.p50_ms, other and other.p50_ms
+        told = [judged(ms, bar.ms, f"{ms:.4g} ms") if ms else NOT_MEASURED for ms in times[: len(ways)]]
+        memory = row and row.peak_mib
+        told.append(NOT_MEASURED if memory is None else judged(memory, bar.mib, size(memory)))
+        lines.append([name, asked, *told])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def cells(row: Row, bar: Bar, own_ms: float | None) -> list[str]:
-    """Each number, and whether it is within its bar."""
-    measured = row.captured_ms, own_ms, row.p50_ms
-    times = [judged(ms, bar.ms, f"{ms:.4g} ms") if ms else NOT_MEASURED for ms in measured]
-    memory = NOT_MEASURED if row.peak_mib is None else judged(row.peak_mib, bar.mib, size(row.peak_mib))
-    return [*times, memory]
 
 
 def judged(value: float, bar: float | None, text: str) -> str:

@@ -61,7 +61,11 @@ class Result:
 def read_results(folder: Path, prefix: str = "") -> list[Result]:
     """One per device: of `run.py`, or with its prefix of another runner."""
     paths = [path for device in DEVICES if (path := folder / f"{prefix}{device}.csv").exists()]
-    return [Result(path, read_rows(path), json.loads(path.with_suffix(".json").read_text())) for path in paths]
+    return [read_result(path) for path in paths]
+
+
+def read_result(path: Path) -> Result:
+    return Result(path, read_rows(path), json.loads(path.with_suffix(".json").read_text()))
 
 
 def in_one_thread(result: Result) -> dict[str, float]:
@@ -71,6 +75,12 @@ def in_one_thread(result: Result) -> dict[str, float]:
         return {}
     with path.open(newline="") as file:
         return {line["case"]: float(line["own thread, ms"]) for line in csv.DictReader(file)}
+
+
+def on_another_host(result: Result) -> Result | None:
+    """The same on a machine whose processor is slower or faster, which calls depend on; not always of that commit."""
+    path = result.path.with_stem(f"{result.path.stem}_another_host")
+    return read_result(path) if path.exists() else None
 
 
 def headline(results: list[Result], base: Path) -> str:
@@ -111,12 +121,14 @@ def kernel_table(results: list[Result], base: Path) -> str:
             own_ms, source = in_one_thread(result), f"From `{_relative(result.path, base)}`, {result.circumstances}."
             if own_ms:
                 source += f" Calls in one thread are from `{_relative(result.path.with_name('calls.csv'), base)}`."
+            if other := on_another_host(result):
+                source += f" On another host: `{_relative(other.path, base)}`, {other.circumstances}."
             text += [
                 f"**{result.machine}**, fused kernels, {result.versions}, against the bars set for them: forward and"
                 " backward, median time and peak memory above the inputs, gradients included. Calls are waited for."
                 " PyTorch hands the backward pass to another thread and waits for it, if not told otherwise by"
                 " `torch.autograd.set_multithreading_enabled(False)`: then all is in one thread.",
-                bar_table(result.rows, own_ms),
+                bar_table(result.rows, own_ms, other and other.rows),
                 source,
             ]
     return "\n\n".join(text) or "Not measured."

@@ -216,6 +216,16 @@ def test_bars_are_met_or_missed_or_not_measured(bench: Any) -> None:
     assert lines[2].endswith("| 0.45 ms, 40 MiB | 0.44 ms, met | 0.45 ms, met | 1.2 ms, missed | 40 MiB, met |")
     assert lines[3].endswith(" | not measured" * 4 + " |")
     assert len(lines) == 2 + len(bench("cases").BARS)
+    lines = bench("bars").bar_table([fused], {}, [row(bench, p50_ms=0.4)]).splitlines()
+    assert lines[2].endswith("| not measured | 1.2 ms, missed | 0.4 ms, met | 40 MiB, met |")
+
+
+def test_a_run_on_another_host_is_shown_too(bench: Any, tmp_path: Path) -> None:
+    report = bench("report")
+    bench("records").save([row(bench, p50_ms=0.4)], ABOUT | {"commit": "b" * 40}, tmp_path / "cuda_another_host")
+    told = report.kernel_table([report.Result(tmp_path / "cuda.csv", [row(bench, p50_ms=1.2)], ABOUT)], tmp_path)
+    assert "| 1.2 ms, missed | 0.4 ms, met |" in told
+    assert "On another host: `cuda_another_host.csv`, commit bbbbbbbbbbbb, " in told
 
 
 def test_calls_in_one_thread_are_shown_beside_a_run_of_the_same_commit(bench: Any, tmp_path: Path) -> None:
