@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from capsroute.routing import triton as kernels
-from capsroute.routing.triton.moments_tile import SHARES, dot, split, split_in_steps
+from capsroute.routing.triton.moments_tile import STEP, dot, split, split_in_steps
 from capsroute.routing.triton.sizes import NEVER
 from capsroute.testing import Shape, make_inputs, over_budget
 
@@ -32,7 +32,7 @@ def sums(p_D, p_phi, p_high, p_out, IN_STEPS: tl.constexpr, N: tl.constexpr, J: 
     o_i, o_j, o_k = tl.arange(0, N), tl.arange(0, J), tl.arange(0, K)
     b_high, b_low = split(tl.load(p_phi + o_i[:, None] * K + o_k[None, :]))
     b_D = tl.load(p_D + o_i[:, None] * J + o_j[None, :])
-    d_high, d_low = split_in_steps(b_D, SHARES) if IN_STEPS else split(b_D)
+    d_high, d_low = split_in_steps(b_D) if IN_STEPS else split(b_D)
     b_sum = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([J, K], tl.float32))
     tl.store(p_high + o_i[:, None] * J + o_j[None, :], d_high)
     tl.store(p_out + o_j[:, None] * K + o_k[None, :], b_sum)
@@ -83,7 +83,7 @@ def test_sums_of_one_sign_come_out_low_but_in_steps() -> None:
         high, out = torch.empty_like(D, dtype=torch.float16), torch.empty(outputs, features, device=DEVICE)
         sums[(1,)](D, phi, high, out, in_steps, inputs, outputs, features)
         low[in_steps] = 1 - (out / exact).mean().item()
-        assert bool((high % SHARES.value == 0).all()) == in_steps
+        assert bool((high % STEP.value == 0).all()) == in_steps
     rounding = torch.finfo(torch.float32).eps
     assert abs(low[True]) < rounding, low
     assert low[False] > (1 if DEVICE == "cuda" else 4) * rounding, low

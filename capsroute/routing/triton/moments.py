@@ -38,7 +38,6 @@ from .moments_model import (
 )
 from .moments_tile import (
     NOTHING,
-    SHARES,
     TINY,
     UNIT,
     bounded,
@@ -139,7 +138,7 @@ def easy_sums(
         b_used = tl.sum(b_D, 0)
         b_one += b_used  # scores weigh what is used against what is not, and so need it to the last digit
         d_size, d_inverse = power(b_used)  # an output that uses little must be as exact as others
-        d_high, d_low = split_in_steps(b_D * d_inverse[None, :], SHARES)
+        d_high, d_low = split_in_steps(b_D * d_inverse[None, :])
         b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
         b_S += b_new * (d_size * UNIT)[:, None]
     store_rows(in_single(p_part), b_S, o_jj, J, K)

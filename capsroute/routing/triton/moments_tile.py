@@ -23,9 +23,8 @@ CLOSEST = tl.constexpr(2.0**-14)
 """The least that is called a spread, as part of the size of inputs; of what is closer float32 has few digits anyway."""
 UNIT = tl.constexpr(2.0**-3)
 """What features are divided by as pairs: none is then over 2^13, and of those that are over 2^-5 no digit is lost."""
-SHARES, PHI, THETA = tl.constexpr(2.0**2), tl.constexpr(2.0**-7), tl.constexpr(2.0**2)
-"""Steps of high halves: of assignments, which add up to at least 2^13 in a tile, of features in `UNIT`s, and of
-coefficients of features, the largest of which is at least 2^13."""
+STEP = tl.constexpr(2.0**2)
+"""What high halves of assignments are multiples of, where those of an output in a tile add up to at least 2^13."""
 NOTHING = tl.constexpr(2.0**-64)
 """Weight up to which an input does not count, half a million spreads away."""
 
@@ -137,13 +136,13 @@ def split(b):
 
 
 @triton.jit
-def split_in_steps(b, step: tl.constexpr):
-    """Likewise, their high halves in whole steps.
+def split_in_steps(b):
+    """Likewise, their high halves in whole `STEP`s.
 
     Tensor cores cut off what is too small beside a sum, of each product on its own, so that sums of one sign come out
     low. Of products in steps there is little to cut off; those of low halves have either sign.
     """
-    far: tl.constexpr = 1.5 * 2**23 * step  # where numbers are steps apart, so that to go there and back rounds
+    far: tl.constexpr = 1.5 * 2**23 * STEP  # where numbers are steps apart, so that to go there and back rounds
     b_high = ((b + far) - far).to(tl.float16)
     return b_high, (b - b_high.to(tl.float32)).to(tl.float16)
 
@@ -225,7 +224,7 @@ def all_features(
 @triton.jit
 def features(b_x, p_usual, D: tl.constexpr, BLOCK_D: tl.constexpr, X: tl.constexpr, BLOCK_I: tl.constexpr):
     """A tile's features as pairs, in `UNIT`s."""
-    return split_in_steps(all_features(b_x, p_usual, 1 / UNIT, D, BLOCK_D, X, BLOCK_I), PHI)
+    return split(all_features(b_x, p_usual, 1 / UNIT, D, BLOCK_D, X, BLOCK_I))
 
 
 @triton.jit
