@@ -25,6 +25,9 @@ UNIT = tl.constexpr(2.0**-3)
 """What features are divided by as pairs: none is then over 2^13, and of those that are over 2^-5 no digit is lost."""
 STEP = tl.constexpr(2.0**2)
 """What high halves of assignments are multiples of, where those of an output in a tile add up to at least 2^13."""
+KEPT = tl.constexpr(1 + 2.0**-23)
+"""What sums by tensor cores are multiplied by: after each 16 products they cut off what does not fit, half of a last
+digit in the mean, and of sums that grow so much of that is left after four times."""
 NOTHING = tl.constexpr(2.0**-64)
 """Weight up to which an input does not count, half a million spreads away."""
 
@@ -261,6 +264,6 @@ def parts(b_sum, c_size, b_log):
 
     Logits are to base two.
     """
-    b_logit = b_sum * c_size[None, :] + b_log[None, :]
+    b_logit = b_sum * (c_size * KEPT)[None, :] + b_log[None, :]
     b_R = tl.exp2(b_logit - tl.maximum(tl.max(b_logit, 1), -LARGE)[:, None])
     return b_R, 1 / tl.sum(b_R, 1)
