@@ -37,7 +37,6 @@ from .moments_model import (
     weights,
 )
 from .moments_tile import (
-    KEPT,
     NOTHING,
     TINY,
     UNIT,
@@ -141,7 +140,7 @@ def easy_sums(
         d_size, d_inverse = power(b_used)  # an output that uses little must be as exact as others
         d_high, d_low = split_in_steps(b_D * d_inverse[None, :])
         b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
-        b_S += b_new * (d_size * (UNIT * KEPT))[:, None]
+        b_S += b_new * (d_size * UNIT)[:, None]
     store_rows(in_single(p_part), b_S, o_jj, J, K)
     tl.store(p_one + o_jj, b_one, mask=o_jj < J)
 

@@ -222,7 +222,7 @@ def easy_sums_bwd(
         tl.store(p_da_inp + i, b_old_f + b_df, mask=m_i)
         # last, when most registers are free again
         b_new = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([BLOCK_JJ, K], tl.float32))
-        b_dtheta += b_new * (d_size * KEPT)[:, None]
+        b_dtheta += b_new * d_size[:, None]
     store_rows(in_single(p_part), b_dtheta * UNIT, o_jj, J, K)
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from .limits import at_least, at_most, rounded
-from .moments_tile import CLOSEST, FARTHEST, power, split, stack, unstack
+from .moments_tile import CLOSEST, FARTHEST, KEPT, power, split, stack, unstack
 
 BLOCK_Q = tl.constexpr(16)
 """Slots of partial sums added at a time."""
@@ -78,7 +78,7 @@ def in_single(p_part):
 def parts_sum(p_part, hard, u_b, o_j, n_slots, J: tl.constexpr, K: tl.constexpr, BLOCK_J: tl.constexpr):
     """The sum over a sample's slots of rows `[j, k]`, easy or hard."""
     if hard == 0:
-        return slots_sum(in_single(p_part), u_b, o_j, n_slots, J, 2 * J * K, J, K, BLOCK_J)
+        return slots_sum(in_single(p_part), u_b, o_j, n_slots, J, 2 * J * K, J, K, BLOCK_J) * KEPT
     else:
         return slots_sum(p_part, u_b, o_j, n_slots, J, J * K, J, K, BLOCK_J)
 

@@ -23,11 +23,11 @@ CLOSEST = tl.constexpr(2.0**-14)
 """The least that is called a spread, as part of the size of inputs; of what is closer float32 has few digits anyway."""
 UNIT = tl.constexpr(2.0**-3)
 """What features are divided by as pairs: none is then over 2^13, and of those that are over 2^-5 no digit is lost."""
-STEP = tl.constexpr(2.0**2)
+STEP = tl.constexpr(2.0**-1)
 """What high halves of assignments are multiples of, where those of an output in a tile add up to at least 2^13."""
-KEPT = tl.constexpr(1 + 2.0**-23)
-"""What sums by tensor cores are multiplied by: after each 16 products they cut off what does not fit, half of a last
-digit in the mean, and of sums that grow so much of that is left after four times."""
+KEPT = tl.constexpr(1 + 0.75 * 2.0**-23)
+"""What sums by tensor cores are multiplied by: they are cut off after each 16 products, by this much in the mean. In
+float32 it is the number after one."""
 NOTHING = tl.constexpr(2.0**-64)
 """Weight up to which an input does not count, half a million spreads away."""
 
