@@ -28,7 +28,6 @@ from .moments_model import (
     weights,
 )
 from .moments_tile import (
-    KEPT,
     LARGEST,
     UNIT,
     above,
@@ -198,7 +197,7 @@ def easy_sums_bwd(
         b_sums = dot(b_high, b_low, tl.trans(cg_high), tl.trans(cg_low), tl.zeros([BLOCK_I, 2 * BLOCK_JJ], tl.float32))
         b_sum, b_dD = halves(b_sums, BLOCK_I, BLOCK_JJ)
         b_R, b_part = parts(b_sum, c_size, b_log)
-        b_dD = b_dD * (g_size * KEPT)[None, :]
+        b_dD = b_dD * g_size[None, :]
         b_df = tl.sum(b_R * b_dD, 1) * b_part
         b_D = b_R * (b_f * b_part)[:, None]
         b_dlogit = b_D * (b_dD - b_df[:, None])
@@ -216,7 +215,7 @@ def easy_sums_bwd(
         u_high, u_low = split(b_D * r_inverse[:, None])
         next_x, next_a = load_capsules(p_x, i + BLOCK_I, n, o_x, C, D, BLOCK_D), load_scores(p_a, i + BLOCK_I, n)
         lu_low, lu_high = beside(l_low, u_low, BLOCK_I, BLOCK_JJ), beside(l_high, u_high, BLOCK_I, BLOCK_JJ)
-        b_dphi = dot(lu_high, lu_low, cg_high, cg_low, tl.zeros([BLOCK_I, K], tl.float32)) * (r_size * KEPT)[:, None]
+        b_dphi = dot(lu_high, lu_low, cg_high, cg_low, tl.zeros([BLOCK_I, K], tl.float32)) * r_size[:, None]
         b_dx = to_capsules(b_dphi, b_x, D, BLOCK_D, X, BLOCK_I) * (b_scale * (1 / UNIT))
         tl.store(p_dx + at_x, b_old + b_dx, mask=m_i[:, None] & m_x)
         tl.store(p_da_inp + i, b_old_f + b_df, mask=m_i)

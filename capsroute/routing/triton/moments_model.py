@@ -161,7 +161,7 @@ def together(b, BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.conste
 def store_pairs(p_rows, p_size, b_rows, o_j, J: tl.constexpr, K: tl.constexpr):
     """Rows as pairs, each divided by a power of two of its own, so that all outputs are equally exact."""
     b_size, b_inverse = power(tl.max(tl.abs(b_rows), 1).to(tl.float32))
-    b_high, b_low = split((b_rows * b_inverse[:, None]).to(tl.float32))
+    b_high, b_low = split((b_rows * KEPT * b_inverse[:, None]).to(tl.float32))
     p_row = p_rows + o_j[:, None] * (2 * K) + tl.arange(0, K)[None, :]
     m_j = (o_j < J)[:, None]
     tl.store(p_row, b_high, mask=m_j)

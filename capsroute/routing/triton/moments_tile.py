@@ -26,8 +26,7 @@ UNIT = tl.constexpr(2.0**-3)
 STEP = tl.constexpr(2.0**-1)
 """What high halves of assignments are multiples of, where those of an output in a tile add up to at least 2^13."""
 KEPT = tl.constexpr(1 + 0.75 * 2.0**-23)
-"""What sums by tensor cores are multiplied by: they are cut off after each 16 products, by this much in the mean. In
-float32 it is the number after one."""
+"""What makes up for the digits of sums that tensor cores cut off after each 16 products, in the mean."""
 NOTHING = tl.constexpr(2.0**-64)
 """Weight up to which an input does not count, half a million spreads away."""
 
@@ -264,6 +263,6 @@ def parts(b_sum, c_size, b_log):
 
     Logits are to base two.
     """
-    b_logit = b_sum * (c_size * KEPT)[None, :] + b_log[None, :]
+    b_logit = b_sum * c_size[None, :] + b_log[None, :]
     b_R = tl.exp2(b_logit - tl.maximum(tl.max(b_logit, 1), -LARGE)[:, None])
     return b_R, 1 / tl.sum(b_R, 1)
