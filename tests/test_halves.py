@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from capsroute.routing import triton as kernels
+from capsroute.routing.triton.moments_model import store_pairs
 from capsroute.routing.triton.moments_tile import KEPT, STEP, dot, split, split_in_steps
 from capsroute.routing.triton.sizes import NEVER
 from capsroute.testing import Shape, make_inputs, run
@@ -47,6 +48,12 @@ def sums(p_D, p_phi, p_high, p_out, IN_STEPS: tl.constexpr, N: tl.constexpr, J: 
     b_sum = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([J, K], tl.float32))
     tl.store(p_high + o_i[:, None] * J + o_j[None, :], d_high)
     tl.store(p_out + o_j[:, None] * K + o_k[None, :], b_sum)
+
+
+@triton.jit
+def pairs(p_rows, p_pairs, p_size, J: tl.constexpr, K: tl.constexpr):
+    o_j = tl.arange(0, J)
+    store_pairs(p_pairs, p_size + o_j, tl.load(p_rows + o_j[:, None] * K + tl.arange(0, K)[None, :]), o_j, J, K)
 
 
 def cut(x: np.ndarray, least: np.ndarray) -> np.ndarray:
@@ -112,6 +119,14 @@ def test_sums_of_one_sign_come_out_low_but_in_steps_by_as_much_as_is_added_back(
         assert bool((high % STEP.value == 0).all()) == in_steps
     assert abs(low[True]) < ROUNDING / 4, low
     assert low[False] > ROUNDING / 2, low
+
+
+def test_coefficients_make_up_in_the_mean_for_what_sums_of_their_products_will_lose() -> None:
+    rows = torch.randn(64, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(DEVICE)
+    found, size = torch.empty(64, 2, 64, dtype=torch.half, device=DEVICE), torch.empty(64, device=DEVICE)
+    pairs[(1,)](rows, found, size, 64, 64)
+    more = (found.double().sum(1) * size[:, None] / rows - 1).mean().item()
+    assert abs(more - (KEPT.value - 1)) < ROUNDING / 16, more
 
 
 @pytest.mark.usefixtures("cutting")

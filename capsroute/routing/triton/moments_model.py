@@ -76,7 +76,7 @@ def in_single(p_part):
 
 @triton.jit
 def parts_sum(p_part, hard, u_b, o_j, n_slots, J: tl.constexpr, K: tl.constexpr, BLOCK_J: tl.constexpr):
-    """The sum over a sample's slots of rows `[j, k]`, easy or hard."""
+    """The sum over a sample's slots of rows `[j, k]`, easy, with what tensor cores cut off made up for, or hard."""
     if hard == 0:
         return slots_sum(in_single(p_part), u_b, o_j, n_slots, J, 2 * J * K, J, K, BLOCK_J) * KEPT
     else:
@@ -159,7 +159,10 @@ def together(b, BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.conste
 
 @triton.jit
 def store_pairs(p_rows, p_size, b_rows, o_j, J: tl.constexpr, K: tl.constexpr):
-    """Rows as pairs, each divided by a power of two of its own, so that all outputs are equally exact."""
+    """Rows as pairs, each divided by a power of two of its own, so that all outputs are equally exact.
+
+    What sums of their products will lose is made up for before.
+    """
     b_size, b_inverse = power(tl.max(tl.abs(b_rows), 1).to(tl.float32))
     b_high, b_low = split((b_rows * KEPT * b_inverse[:, None]).to(tl.float32))
     p_row = p_rows + o_j[:, None] * (2 * K) + tl.arange(0, K)[None, :]
