@@ -16,7 +16,7 @@ import typer
 from rich.table import Table
 from torch import Tensor
 
-from capsroute.data import sst
+from capsroute.lab.data import sst
 from capsroute.nets import SST
 from capsroute.nets.sst import WORTH_PACKING, Worth
 from jobs import console

@@ -10,7 +10,7 @@ import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GPT2Config, GPT2Model, PreTrainedTokenizerFast
 
-from capsroute.data import sst
+from capsroute.lab.data import sst
 
 END = "<|endoftext|>"
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 
-from capsroute.training.config import change
-from capsroute.training.experiments import config_of, task_of
-from capsroute.training.language import TextSource
-from capsroute.training.loop import Loop
-from capsroute.training.machine import Machine
-from capsroute.training.runs import RunFolder
+from capsroute.lab.training.config import change
+from capsroute.lab.training.environment import Machine
+from capsroute.lab.training.experiments import config_of, task_of
+from capsroute.lab.training.language import TextSource
+from capsroute.lab.training.loop import Loop
+from capsroute.lab.training.runs import RunFolder
 
 
 def milliseconds(go: Callable[[], object], n: int = 200) -> float:

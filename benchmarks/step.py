@@ -16,11 +16,11 @@ import numpy as np
 import torch
 import typer
 
-from capsroute.data import CATEGORIES, Pairs
-from capsroute.training.loop import Loop
-from capsroute.training.machine import Machine
-from capsroute.training.runs import RunFolder
-from capsroute.training.vision import Vision, VisionConfig
+from capsroute.lab.data import CATEGORIES, Pairs
+from capsroute.lab.training.environment import Machine
+from capsroute.lab.training.loop import Loop
+from capsroute.lab.training.runs import RunFolder
+from capsroute.lab.training.vision import Vision, VisionConfig
 from origin import origin
 from records import RESULTS
 

@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Generator, Tensor
 
-from capsroute.data import smallnorb
+from capsroute.lab.data import smallnorb
 from capsroute.nets import SmallNORB
 from capsroute.pretrained import HOME
 from capsroute.routing import triton as kernels

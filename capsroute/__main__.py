@@ -1,5 +1,18 @@
-"""`python -m capsroute`."""
+"""`python -m capsroute` and the `capsroute` command."""
 
-from .cli import app
+import sys
 
-app()
+
+def main() -> None:
+    """Run the command line, or say which extra it needs."""
+    try:
+        from .lab.cli import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("capsroute"):
+            raise
+        sys.exit(f"capsroute: the command line needs {error.name}: pip install 'capsroute[train]'")
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from capsroute.analysis import for_class
-from capsroute.data.pairs import CATEGORIES
-from capsroute.demo import algorithm, language, pictures, vision
-from capsroute.demo.pictures import BLUE, HUES, ORANGE
+from capsroute.credit import for_class
+from capsroute.lab.data.pairs import CATEGORIES
+from capsroute.lab.demo import algorithm, language, pictures, vision
+from capsroute.lab.demo.pictures import BLUE, HUES, ORANGE
 
 FOLDER = Path(__file__).parent / "pictures"
 WIDE, GAP = 640, 20  # of a picture, which a phone shows at about half its size

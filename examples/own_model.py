@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute import Routing
-from capsroute.analysis import credit, for_class
+from capsroute.credit import credit, for_class
 
 THINGS = 3
 ORDER = torch.tensor([[1.0, 0.0, -1.0], [-1.0, 1.0, 0.0], [0.0, -1.0, 1.0]])  # height of each part in each thing

@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 
 import capsroute
-from capsroute.analysis.credit import credit, for_class
-from capsroute.analysis.credit_figures import deletion_curves
-from capsroute.analysis.deletion import FRACTIONS, Deletion, Mean, deletion, gradient_times_input, measured, orders
-from capsroute.analysis.figures import png
-from capsroute.data import Pairs, Phrases, folder, smallnorb, sst, toys, treebank
+from capsroute.credit import credit, for_class
+from capsroute.lab.analysis.deletion import FRACTIONS, Deletion, Mean, deletion, gradient_times_input, measured, orders
+from capsroute.lab.data import Pairs, Phrases, folder, smallnorb, sst, toys, treebank
+from capsroute.lab.predict import Judge
+from capsroute.lab.report.credit_figures import deletion_curves
+from capsroute.lab.report.figures import png
 from capsroute.layers import Routing
 from capsroute.nets import SST, SmallNORB
-from capsroute.predict import Judge
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "credit.md"
@@ -158,7 +158,7 @@ def areas(found: Deletion) -> dict[str, dict[str, float]]:
 
 
 def circumstances(seconds: float) -> dict[str, Any]:
-    from capsroute.training.machine import commit, cpu_name, version  # slow to load
+    from capsroute.lab.training.environment import commit, cpu_name, version  # slow to load
 
     words = ["FOLDER" if before == "--encoder" else word for before, word in zip(sys.argv, sys.argv[1:], strict=False)]
     return {

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from triton import knobs
 
-from .room import Layout
+from .workspace import Layout
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Programs then run on the CPU, one after the other."""

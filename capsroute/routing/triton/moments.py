@@ -14,7 +14,6 @@ sample's inputs are cut into slots, each with sums of its own. `docs/kernels.md`
 import triton
 import triton.language as tl
 
-from .limits import at_least, rounded
 from .moments_hard import FLOAT64, hard_sums, store_rows
 from .moments_model import (
     LOG2_E,
@@ -59,6 +58,7 @@ from .moments_tile import (
     turn,
     unstack,
 )
+from .numerics import at_least, rounded
 
 NUMBERS = (
     "n_b", "n_inp", "n_iters", "n_slots", "slot_tiles", "t", "again", "fresh", "stride_W", "stride_use", "stride_ign"

@@ -7,7 +7,6 @@
 import triton
 import triton.language as tl
 
-from .limits import rounded
 from .moments import NUMBERS
 from .moments_hard import FLOAT64, LN_2, hard_sums_bwd, load_rows, store_rows
 from .moments_model import (
@@ -52,6 +51,7 @@ from .moments_tile import (
     turn,
     unstack,
 )
+from .numerics import rounded
 
 
 @triton.jit

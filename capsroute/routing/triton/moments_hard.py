@@ -14,8 +14,8 @@ the one before is worked on.
 import triton
 import triton.language as tl
 
-from .limits import rounded
 from .moments_tile import all_features, centred, gates, load_capsules, load_scores, place, real, to_capsules
+from .numerics import rounded
 
 SERVES = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
 """Whether Triton multiplies in float64; otherwise no sample is hard."""

@@ -17,8 +17,8 @@ from .moments import feature_sums, first_sums, models
 from .moments_bwd import feature_sums_bwd, first_sums_bwd, models_bwd
 from .moments_hard import SERVES
 from .native import Kernels
-from .room import Layout, Piece
 from .sizes import ALWAYS, NEVER, Hard, Plan, Sizes, power
+from .workspace import Layout, Piece
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 Shapes = tuple[tuple[int, ...], ...]

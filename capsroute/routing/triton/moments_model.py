@@ -10,8 +10,8 @@ Axes as in `moments.py`.
 import triton
 import triton.language as tl
 
-from .limits import at_least, at_most, rounded
 from .moments_tile import CLOSEST, FARTHEST, KEPT, power, split, stack, unstack
+from .numerics import at_least, at_most, rounded
 
 BLOCK_Q = tl.constexpr(16)
 """Slots of partial sums added at a time."""

@@ -7,7 +7,7 @@
 import triton
 import triton.language as tl
 
-from .limits import at_least, at_most
+from .numerics import at_least, at_most
 
 TINY = tl.constexpr(1e-30)
 SMALL, LARGE = tl.constexpr(1e-33), tl.constexpr(1e36)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from ..mapping import Tensors
 from .build import Build
 from .launch import Launch, Pass, stream_of, watched
-from .room import Layout
 from .sizes import Sizes
+from .workspace import Layout
 
 N_PLACES = 1 + 7 + 2 + 3 + 6
 """In a pass's memory: a counter, arguments, rooms, outputs and gradients."""

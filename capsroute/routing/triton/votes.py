@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .limits import at_least, at_most, rounded
+from .numerics import at_least, at_most, rounded
 from .votes_pairs import prepare
 from .votes_tile import (
     LOWEST,

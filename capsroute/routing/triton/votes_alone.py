@@ -11,7 +11,7 @@ models go through memory, which gives each the threads that suit it; a barrier s
 import triton
 import triton.language as tl
 
-from .limits import rounded
+from .numerics import rounded
 from .votes import centre, from_base, m_step, worth
 from .votes_tile import assign, chunk, columns_of, distances, model_of, model_row, rows_of, span, votes
 from .votes_types import Cut, Inputs, Layer

@@ -15,18 +15,7 @@ from .grid import wait_for_all
 from .votes_bwd import Share, reduce_params
 from .votes_pull import assigned, logit_backward, model_backward, share_backward
 from .votes_push import push, put_f
-from .votes_tile import (
-    chunk,
-    columns_of,
-    load_all,
-    load_beta,
-    load_one,
-    model_of,
-    model_row,
-    rows_of,
-    span,
-    votes,
-)
+from .votes_tile import chunk, columns_of, load_all, load_beta, load_one, model_of, model_row, rows_of, span, votes
 from .votes_types import Cut, Inputs, Layer
 
 

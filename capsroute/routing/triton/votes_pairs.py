@@ -11,7 +11,7 @@ a high and a low part of 11 bits. So large, low parts are seldom subnormal, and 
 import triton
 import triton.language as tl
 
-from .limits import at_least, at_most
+from .numerics import at_least, at_most
 
 LARGEST_X = tl.constexpr(float.fromhex("0x1.fffffep127") ** 0.25)
 """Capsules are bounded by it, so that no square of a vote overflows."""

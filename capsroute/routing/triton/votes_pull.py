@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .limits import rounded
+from .numerics import rounded
 from .votes_pairs import sigmoid
 from .votes_tile import (
     add_to,

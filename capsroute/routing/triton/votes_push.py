@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .limits import rounded
+from .numerics import rounded
 from .votes_pairs import LARGEST_X, in_halves, multiply, sigmoid, units
 from .votes_tile import (
     add_to,

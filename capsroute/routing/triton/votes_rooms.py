@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import torch
 
-from .room import ALIGNED, Layout, Piece
 from .sizes import Sizes
 from .votes import Sums
 from .votes_bwd import Share
 from .votes_pull import Backs, Pulls
 from .votes_push import Parts
 from .votes_types import Cut, Models, Pairs, Tile
+from .workspace import ALIGNED, Layout, Piece
 
 
 class Rooms(NamedTuple):

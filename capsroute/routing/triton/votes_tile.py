@@ -11,7 +11,7 @@ thread that multiplies matrices holds all components of a vote, and their sums n
 import triton
 import triton.language as tl
 
-from .limits import at_least, at_most, rounded
+from .numerics import at_least, at_most, rounded
 from .votes_pairs import bounded, load_pair, multiply, sigmoid
 from .votes_types import Columns, Model, Rows
 

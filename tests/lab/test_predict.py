@@ -1,0 +1,293 @@
+"""`capsroute predict`: whatever text comes in, and whatever is missing, what comes out is plain lines."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from capsroute.lab.baselines import AttentionPooling
+from capsroute.lab.cli import app
+from capsroute.lab.data.trees import POLARITIES, SENTIMENTS
+from capsroute.lab.predict import Judge
+from capsroute.nets import SST, SmallNORB
+from conftest import ROOT
+from test_encoders import STRANGE, save
+from test_language import TREES, run
+
+FINE, DULL = "a fine film", "the plot is thin , dull"
+TRAINING_ONLY = ("lightning", "matplotlib", "torchmetrics", "sklearn", "pooch", "tensorboard")
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an encoder, and a run that used it."""
+    home = tmp_path_factory.mktemp("predict")
+    save(home / "bert", "bert")
+    for name, lines in TREES.items():
+        (home / name).write_text("".join(f"{line}\n" for line in lines))
+    settings = {"experiment": "sst5", "data": "sst", "encoder": str(home / "bert"), "folder": str(home)}
+    fast = {"epochs": 4, "batch_size": 5, "lr_max": 1e-2, "beta1_max": 0.9, "beta1_min": 0.8, "beta2": 0.99}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAPSROUTE_DATA", str(home))
+        run(home / "run", settings | fast | {"mixup": 0.0, "guide": 1.0})
+    return home
+
+
+@pytest.fixture(scope="module")
+def judge(home: Path) -> Judge:
+    return Judge(str(home / "run"))
+
+
+@pytest.fixture
+def warm(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command with a network that is loaded already."""
+    monkeypatch.setattr("capsroute.lab.predict.Judge", lambda *_: judge)
+
+
+def said(*words: str, stdin: bytes = b"") -> list[str]:
+    """The lines a command prints."""
+    result = runner.invoke(app, ["predict", *words], input=stdin)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith("\n")
+    assert harmless(result.stdout)
+    return result.stdout[:-1].split("\n")
+
+
+def answers(*words: str, stdin: bytes = b"") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in said("--json", *words, stdin=stdin)]
+
+
+def refused(*words: str) -> str:
+    """The one line a command says when it refuses."""
+    result = runner.invoke(app, ["predict", *words])
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit)  # told in words, and not left to a traceback
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    return result.stderr.rstrip("\n")
+
+
+def harmless(output: str) -> bool:
+    """Nothing that moves a terminal's cursor, turns its direction, or cannot be written."""
+    output.encode()
+    return all(c == "\n" or c in "\u200c\u200d" or c.isprintable() for c in output)
+
+
+def test_sentences_as_arguments(home: Path, judge: Judge) -> None:
+    lines = said(str(home / "run"), FINE, DULL)
+    assert len(lines) == 2
+    for line, answer in zip(lines, judge([FINE, DULL]), strict=True):
+        assert line.startswith(answer.label)
+        assert f"{100 * answer.chance:.0f}%" in line
+        assert line.endswith(answer.text)
+
+
+def test_answers_are_the_networks_own(judge: Judge) -> None:
+    texts = [FINE, DULL, "a joy", "film " * 100]
+    mask, embs = judge.encoder.encode(judge.encoder.tokenize(texts))
+    with torch.no_grad():
+        expected = judge.network(mask, embs).a.softmax(1)
+    assert expected.std(0).max() > 1e-3  # texts differ
+    for row, answer in zip(expected, judge(texts), strict=True):
+        assert tuple(answer.probabilities) == SENTIMENTS
+        assert list(answer.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-5)
+        assert answer.label == SENTIMENTS[int(row.argmax())]
+        assert sum(answer.probabilities.values()) == pytest.approx(1)
+    alone = judge([FINE])[0]
+    assert list(alone.probabilities.values()) == pytest.approx(expected[0].tolist(), abs=1e-5)
+
+
+@pytest.mark.usefixtures("warm")
+def test_standard_input_gives_a_line_for_each_line() -> None:
+    stdin = f"{FINE}\n\n{DULL}\r\n   \t \n{FINE}".encode()  # the last line without an end
+    lines = said("run", stdin=stdin)
+    assert [line.split("  ")[-1].strip() for line in lines] == [FINE, "(empty)", DULL, "(empty)", FINE]
+    assert [line.startswith("nothing to judge") for line in lines] == [False, True, False, True, False]
+    assert said("run", FINE) == lines[:1]
+    many = b"".join(f"{FINE} {k}\n".encode() for k in range(70))  # more than a batch
+    assert [line.rsplit(" ", 1)[1] for line in said("run", stdin=many)] == [str(k) for k in range(70)]
+
+
+@pytest.mark.usefixtures("warm")
+def test_json(judge: Judge) -> None:
+    found = answers("run", stdin=f"{FINE}\n\nx\n".encode())
+    assert [answer["text"] for answer in found] == [FINE, "", "x"]
+    assert found[0] == judge([FINE])[0]._asdict()
+    assert found[0]["whole"] is True
+    assert found[0]["read"] == 5  # three words, and what begins and ends a text
+    assert found[1] == {"text": "", "label": "", "probabilities": {}, "read": 0, "whole": True}
+
+
+@pytest.mark.usefixtures("warm")
+def test_no_input_is_no_answer() -> None:
+    result = runner.invoke(app, ["predict", "run"], input=b"")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_text_that_is_too_long_says_what_was_read() -> None:
+    long = "film " * 10_000
+    (line,) = said("run", long)
+    assert line.endswith("… [only its first 40 tokens were read]")
+    assert len(line) < 500
+    (answer,) = answers("run", stdin=long.encode())
+    assert (answer["whole"], answer["read"], answer["text"]) == (False, 40, long)
+    assert "tokens were read" not in said("run", FINE)[0]
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("case", STRANGE)
+def test_strange_texts_as_arguments(case: str) -> None:
+    (line,) = said("run", "--", STRANGE[case])
+    blank = not STRANGE[case].strip()
+    assert line.startswith("nothing to judge" if blank else SENTIMENTS)
+    (answer,) = answers("run", "--", STRANGE[case])
+    assert answer["text"] == STRANGE[case].encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a \x1b[31mred\x1b[0m film", "a �[31mred�[0m film"),
+        ("a \x1b]0;title\x07 film", "a �]0;title� film"),
+        ("a \x9b2J film", "a �2J film"),
+        ("never\x08\x08\x7f", "never���"),
+        ("fine\rdull", "fine dull"),
+        ("fine\u2028dull\x0b\x0cfilm", "fine dull film"),
+        ("\u202emlif", "�mlif"),
+        ("a 😀 film", "a 😀 film"),
+        ("Привет 日本語 مرحبا नमस्ते", "Привет 日本語 مرحبا नमस्ते"),
+        ("[bold]fine[/bold] [red]", "[bold]fine[/bold] [red]"),
+    ],
+)
+def test_no_control_character_reaches_the_terminal(text: str, shown: str) -> None:
+    for lines in (said("run", text), said("run", stdin=text.encode())):
+        assert len(lines) == 1
+        assert lines[0].endswith(f"%  {shown}")
+
+
+@pytest.mark.usefixtures("warm")
+def test_bytes_that_are_no_text() -> None:
+    lines = said("run", stdin=b"a \xff\xfe film\n\x80\n" + FINE.encode() + b"\nfine \xf0\x9f\n")
+    assert [line.split("%  ")[1] for line in lines] == ["a �� film", "�", FINE, "fine �"]
+    assert answers("run", stdin=b"caf\xe9\n")[0]["text"] == "caf�"
+
+
+def test_two_classes(home: Path, tmp_path: Path) -> None:
+    SST(depth=4, d_emb=32, n_classes=2, encoder=str(home / "bert")).save_pretrained(tmp_path)
+    (answer,) = answers(str(tmp_path), FINE)
+    assert tuple(answer["probabilities"]) == POLARITIES
+
+
+def test_an_encoder_beside_the_weights_comes_first(home: Path, tmp_path: Path) -> None:
+    SST(depth=4, d_emb=32, encoder="nobody/nothing").save_pretrained(tmp_path)
+    shutil.copytree(home / "bert", tmp_path / "encoder")
+    assert len(said(str(tmp_path), FINE)) == 1
+    shutil.rmtree(tmp_path / "encoder")
+    assert said(str(tmp_path), FINE, "--encoder", str(home / "bert"))
+
+
+def test_names_and_folders_that_are_not_there(home: Path, tmp_path: Path) -> None:
+    assert refused("nonsense", FINE).startswith("nonsense: expected ")
+    assert refused("nonsense", FINE).endswith("the folder of a run, or a folder of weights")
+    assert refused(str(tmp_path), FINE).startswith(f"{tmp_path}: expected ")
+    assert refused("\x1b[31m\udcff", FINE).startswith("�[31m�: expected ")  # a terminal is safe from mistakes too
+    assert refused("smallnorb", FINE) == "smallnorb: judges images, not texts"
+    missing = refused(str(home / "run"), FINE, "--encoder", str(tmp_path / "gone"))
+    assert missing == f"encoder: expected the folder of a model, found none at {tmp_path / 'gone'}"
+
+
+def test_devices_that_are_not_there(home: Path) -> None:
+    for device in ("toaster", "cuda:99", ""):
+        assert refused(str(home / "run"), FINE, "--device", device).startswith("device: expected cpu")
+
+
+def test_an_encoder_of_other_sizes_is_refused(home: Path, tmp_path: Path) -> None:
+    SST(depth=7, d_emb=384, encoder=str(home / "bert")).save_pretrained(tmp_path)
+    message = (
+        f"{home / 'bert'}: expected 7 hidden states of width 384, as {tmp_path} needs, got 4 hidden states of width 32"
+    )
+    assert refused(str(tmp_path), FINE) == message
+
+
+def test_weights_that_name_no_encoder(tmp_path: Path) -> None:
+    SST(depth=4, d_emb=32).save_pretrained(tmp_path)
+    expected = f"{tmp_path}: does not say which encoder it was trained with; name it with --encoder"
+    assert refused(str(tmp_path), FINE) == expected
+
+
+def test_weights_of_other_networks_are_refused(home: Path, tmp_path: Path) -> None:
+    networks = {"images": SmallNORB(), "attention": AttentionPooling(4, 32, encoder=str(home / "bert"))}
+    for name, network in networks.items():
+        network.save_pretrained(tmp_path / name)
+        assert f"{tmp_path / name}: expected weights of a network for texts" in refused(str(tmp_path / name), FINE)
+    SST(depth=4, d_emb=32, n_classes=3, encoder=str(home / "bert")).save_pretrained(tmp_path / "three")
+    assert refused(str(tmp_path / "three"), FINE).endswith("expected a network with 5 classes or 2, got 3")
+
+
+@pytest.mark.parametrize("damage", ["cut", "fewer", "config"])
+def test_damaged_weights_are_refused(home: Path, tmp_path: Path, damage: str) -> None:
+    shutil.copytree(home / "run/model", tmp_path, dirs_exist_ok=True)
+    weights = tmp_path / "model.safetensors"
+    match damage:
+        case "cut":
+            weights.write_bytes(weights.read_bytes()[:1000])
+        case "fewer":
+            save_file({name: w for name, w in load_file(weights).items() if name != "depth_emb"}, weights)
+        case "config":
+            (tmp_path / "config.json").write_text("{")
+    assert refused(str(tmp_path), FINE).startswith(f"{tmp_path}: expected weights of a network for texts")
+
+
+def test_runs_that_do_not_judge_texts_are_refused(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "run", tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for settings, got in (
+        ({"experiment": "toys", "size": 48}, "toys, which judges images"),
+        (config | {"head": "linear"}, "sst5 with head=linear"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(settings))
+        expected = f"{tmp_path}: expected a run of the routing network on texts, got {got}"
+        assert refused(str(tmp_path), FINE) == expected
+    for wrong in ("{", "[]"):
+        (tmp_path / "config.json").write_text(wrong)
+        assert "config.json: expected the settings of a run" in refused(str(tmp_path), FINE)
+
+
+def test_a_run_that_has_not_finished_says_how_to_go_on(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "run", tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "model")
+    assert refused(str(tmp_path), FINE).endswith(f"go on with `capsroute train --resume {tmp_path}`")
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_enough_and_what_is_imported(home: Path) -> None:
+    """The real command, for what no other test sees: `| head -1` leaves no traceback, training's packages stay out."""
+    command = f'"{sys.executable}" -X importtime -m capsroute predict "{home / "run"}"'
+    lines = "".join(f"{FINE} {k}\n" for k in range(1000))
+    result = subprocess.run(
+        ["sh", "-c", f"{{ {command}; echo status $? >&2; }} | head -1"],
+        input=lines,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.count("\n") == 1
+    assert result.stdout.endswith(f"%  {FINE} 0\n")
+    reported, others = [], []
+    for line in result.stderr.splitlines():
+        (reported if line.startswith("import time:") else others).append(line)
+    assert others == ["status 1"]  # 0 would mean that nobody turned away
+    imported = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in reported}
+    assert {"torch", "transformers", "capsroute"} <= imported
+    assert not imported & set(TRAINING_ONLY)

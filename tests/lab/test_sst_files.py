@@ -1,0 +1,285 @@
+"""SST's files: what is read, what is refused and in which words, and what is fetched."""
+
+import hashlib
+import io
+import os
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capsroute.lab.data import downloads as files
+from capsroute.lab.data import sst
+from capsroute.lab.data.downloads import DataError
+from capsroute.lab.data.sst import ARCHIVE, ORIGINAL, READABLE
+from http_server import Server, serving
+
+CONTENT = {
+    "train.txt": b"(3 (2 so) (3 good))\n(1 (2 so) (1 bad))\n",
+    "dev.txt": b"(2 (2 so) (2 so))\n(4 good)\n(4 good)\n",
+    "test.txt": b"(0 (2 so) (1 bad))\n",
+}
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def zipped(content: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in content.items():
+            archive.writestr(zipfile.ZipInfo(name), value)
+    return file.getvalue()
+
+
+# names that lead elsewhere, as an archive may have
+EVIL = {
+    "../evil.txt": b"(2 a)",
+    "/tmp/evil.txt": b"(2 a)",
+    "trees/../../evil.txt": b"(2 a)",
+    "trees/evil.txt": b"(2 a)",
+}
+PUBLISHED = zipped({f"trees/{name}": value for name, value in CONTENT.items()} | EVIL)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A small archive taken for the original."""
+    if "data" not in request.fixturenames:
+        monkeypatch.setattr(sst, "SHA256", sha256(PUBLISHED))
+        monkeypatch.setattr(sst, "SHA256_OF", {name: sha256(value) for name, value in CONTENT.items()})
+
+
+def put(folder: Path, content: dict[str, bytes] = CONTENT) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in content.items():
+        (folder / name).write_bytes(value)
+    return folder
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def states(folder: Path) -> list[str]:
+    return [s.state for s in sst.check(folder)]
+
+
+@pytest.mark.parametrize("inside", ["", "trees"])
+def test_a_split_is_read(tmp_path: Path, inside: str) -> None:
+    put(tmp_path / inside)
+    train, validation, test = (sst.load(tmp_path, split) for split in ("train", "validation", "test"))
+    assert train.text == ["so good", "so", "good", "so bad", "bad"]
+    np.testing.assert_array_equal(train.label, [3, 2, 3, 1, 1])
+    assert validation.text == ["so so", "good", "good"]
+    assert test.text == ["so bad"]
+    two = sst.load(tmp_path, "validation", classes=2)
+    assert two.text == ["good", "good"]
+    np.testing.assert_array_equal(two.label, [1, 1])
+
+
+def test_the_archive_is_read_where_nothing_else_is(tmp_path: Path) -> None:
+    (tmp_path / ARCHIVE).write_bytes(PUBLISHED)
+    assert sst.load(tmp_path, "test").text == ["so bad"]
+    assert states(tmp_path) == [ORIGINAL] * 3
+    assert names(tmp_path) == {ARCHIVE}
+    (tmp_path / "test.txt").write_bytes(b"(2 mine)")
+    assert sst.load(tmp_path, "test").text == ["mine"]
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"There is no folder .*nowhere. Run `capsroute data fetch sst`"):
+        sst.load(tmp_path / "nowhere", "test")
+    put(tmp_path)
+    (tmp_path / "dev.txt").unlink()
+    with pytest.raises(DataError, match=r"lacks dev\.txt \(or trees/dev\.txt\). Run `capsroute data fetch sst`"):
+        sst.load(tmp_path, "validation")
+    assert len(sst.load(tmp_path, "test").text) == 1
+    with pytest.raises(ValueError, match=r"split: expected one of \['train', 'validation', 'test'\], got 'dev'"):
+        sst.load(tmp_path, "dev")
+    with pytest.raises(ValueError, match="classes: expected 5 or 2, got 4"):
+        sst.load(tmp_path, "test", classes=4)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", ": expected trees, got an empty file"),
+        (b"(2 a)\n(2 (2 so) (1", ", line 2: expected a word or (, got the end of the line"),
+        (b"(2 a)\n(7 a)\n", ", line 2: expected a label from 0 to 4, got '7'"),
+        (b"(2 \xe9)", ", line 1: expected text in UTF-8, got byte 0xe9 at place 4"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_to_do(tmp_path: Path, content: bytes, words: str) -> None:
+    put(tmp_path, CONTENT | {"test.txt": content})
+    path = tmp_path / "test.txt"
+    with pytest.raises(DataError) as raised:
+        sst.load(tmp_path, "test")
+    assert str(raised.value).startswith(f"{path}{words}. Delete {path} and run `capsroute data fetch sst`")
+    assert states(tmp_path) == [ORIGINAL, ORIGINAL, f"corrupt: test.txt{words}"]
+    assert not sst.check(tmp_path)[2].ok
+    assert sst.load(tmp_path, "train").text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda packed: packed[:-30], "expected a whole zip archive, got a damaged one"),
+        (lambda packed: b"<!doctype html>", "expected a whole zip archive, got a damaged one"),
+        (lambda packed: b"", "expected a whole zip archive, got a damaged one"),
+        (lambda packed: packed.replace(b"trees/test.txt", b"trees/tost.txt"), "expected a file of this name"),
+        (lambda packed: zipped({"trees/test.txt": b"(2 a)\n" * 10}), "expected at most 50 bytes, got more"),
+        (
+            lambda packed: (z := zipped({"trees/test.txt": b"(2 (1 a) (3 b))"})).replace(z[44:50], b"\xff" * 6),
+            "expected a whole zip archive, got a damaged one",
+        ),
+    ],
+    ids=["cut", "web page", "empty", "other name", "too large", "content"],
+)
+def test_a_broken_archive_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[bytes], bytes], words: str
+) -> None:
+    monkeypatch.setattr(sst, "LIMIT", 50)
+    path = tmp_path / ARCHIVE
+    path.write_bytes(spoil(PUBLISHED))
+    with pytest.raises(DataError, match=f"{re.escape(str(path))}, trees/test.txt: {words}.*Delete .* and run"):
+        sst.load(tmp_path, "test")
+    assert re.match(f"corrupt: .*{words}", states(tmp_path)[2])
+
+
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
+    put(tmp_path)
+    os.truncate(tmp_path / "test.txt", 200_000_000)
+    with pytest.raises(DataError, match=r"test\.txt: expected at most 100,000,000 bytes, got 200,000,000"):
+        sst.load(tmp_path, "test")
+
+
+def test_check_says_what_each_file_is(tmp_path: Path) -> None:
+    put(tmp_path / "trees")
+    (tmp_path / "trees" / "train.txt").write_bytes(b"(2 mine)\n")
+    (tmp_path / "trees" / "test.txt").unlink()
+    (tmp_path / f"{ARCHIVE}.part").write_bytes(bytes(500_000))
+    before = names(tmp_path)
+    assert [(s.name, s.path, s.state, s.ok) for s in sst.check(tmp_path)] == [
+        ("train.txt", tmp_path / "trees" / "train.txt", READABLE, True),
+        ("dev.txt", tmp_path / "trees" / "dev.txt", ORIGINAL, True),
+        ("test.txt", None, "missing, 0.5 MB downloaded so far", False),
+    ]
+    assert names(tmp_path) == before
+    assert states(tmp_path / "nowhere") == ["missing"] * 3
+
+
+@pytest.fixture
+def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    monkeypatch.setattr(files, "PAUSE", 0.0)
+    with serving() as server:
+        server.files = {ARCHIVE: PUBLISHED}
+        yield server
+
+
+def fetch(mirror: Server, folder: Path) -> list[Path]:
+    return sst.fetch(folder, progress=False, url=f"{mirror.url}/{ARCHIVE}")
+
+
+FETCHED = {ARCHIVE, "trees/train.txt", "trees/dev.txt", "trees/test.txt"}
+
+
+def test_the_archive_is_fetched_and_only_its_trees_unpacked(
+    mirror: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "made" / "here"
+    paths = sst.fetch(folder, url=f"{mirror.url}/{ARCHIVE}")
+    assert {path.name: path.read_bytes() for path in paths} == CONTENT
+    assert names(tmp_path) == {f"made/here/{name}" for name in FETCHED}
+    assert states(folder) == [ORIGINAL] * 3
+    shown = capsys.readouterr()
+    assert "trees" in shown.err
+    assert not shown.out
+    assert fetch(mirror, folder) == paths
+    assert len(mirror.ranges) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_download_goes_on_where_it_stopped(mirror: Server, tmp_path: Path) -> None:
+    (tmp_path / f"{ARCHIVE}.part").write_bytes(PUBLISHED[:100])
+    fetch(mirror, tmp_path)
+    assert mirror.ranges == [(ARCHIVE, "bytes=100-")]
+    assert names(tmp_path) == FETCHED
+
+
+def test_only_what_is_missing_is_unpacked(mirror: Server, tmp_path: Path) -> None:
+    put(tmp_path)
+    assert [path.parent for path in fetch(mirror, tmp_path)] == [tmp_path] * 3
+    (tmp_path / "dev.txt").unlink()
+    assert [path.parent for path in fetch(mirror, tmp_path)] == [tmp_path, tmp_path / "trees", tmp_path]
+    assert names(tmp_path) == {ARCHIVE, "train.txt", "trees/dev.txt", "test.txt"}
+    (tmp_path / "train.txt").unlink()
+    fetch(mirror, tmp_path)
+    assert len(mirror.ranges) == 1  # the archive was kept
+
+
+def test_what_is_not_the_original_is_not_fetched_over(mirror: Server, tmp_path: Path) -> None:
+    put(tmp_path, {"train.txt": b"(2 mine)", "dev.txt": b"(2"})
+    with pytest.raises(DataError) as raised:
+        fetch(mirror, tmp_path)
+    wrong = f"{tmp_path / 'train.txt'} ({READABLE}); {tmp_path / 'dev.txt'} (corrupt: dev.txt, line 1: expected"
+    assert wrong in str(raised.value)
+    assert "Move them away" in str(raised.value)
+    assert not mirror.ranges
+    assert names(tmp_path) == {"train.txt", "dev.txt"}
+
+
+def test_a_wrong_archive_is_not_unpacked(mirror: Server, tmp_path: Path) -> None:
+    mirror.files[ARCHIVE] = zipped({f"trees/{name}": value for name, value in CONTENT.items()})
+    with pytest.raises(DataError, match="is not the published file: its SHA256 is not"):
+        fetch(mirror, tmp_path)
+    assert not names(tmp_path)
+    (tmp_path / ARCHIVE).write_bytes(mirror.files[ARCHIVE])
+    with pytest.raises(DataError, match=r"PTB\.zip is not the published file: its SHA256 differs. Delete it"):
+        fetch(mirror, tmp_path)
+    assert names(tmp_path) == {ARCHIVE}
+
+
+def test_what_came_from_the_verified_archive_is_original(
+    mirror: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the checksum of a file inside were of another edition of it."""
+    monkeypatch.setattr(sst, "SHA256_OF", dict.fromkeys(CONTENT, "0" * 64))
+    paths = fetch(mirror, tmp_path)
+    assert states(tmp_path) == [ORIGINAL] * 3
+    assert fetch(mirror, tmp_path) == paths
+    (tmp_path / ARCHIVE).unlink()
+    assert states(tmp_path) == [READABLE] * 3
+
+
+def test_unpacking_that_dies_leaves_nothing_to_be_taken_for_whole(
+    mirror: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(source: str, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / ARCHIVE).write_bytes(PUBLISHED)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(mirror, tmp_path)
+    assert names(tmp_path) == {ARCHIVE}
+    assert {path.name: path.read_bytes() for path in fetch(mirror, tmp_path)} == CONTENT
+
+
+def test_a_folder_that_cannot_be_written_is_named(mirror: Server, tmp_path: Path) -> None:
+    (tmp_path / ARCHIVE).write_bytes(PUBLISHED)
+    (tmp_path / "trees").write_text("a file")
+    with pytest.raises(DataError, match=r"train\.txt cannot be written: .*Name a folder that you may write to"):
+        fetch(mirror, tmp_path)
+
+
+@pytest.mark.data
+def test_the_real_files_are_the_originals(data: Path) -> None:
+    assert states(data / "sst") == [ORIGINAL] * 3

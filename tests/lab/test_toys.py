@@ -1,0 +1,267 @@
+"""Rendered toys: complete, repeatable, really different from each other, lit and shadowed, and cached safely."""
+
+import itertools
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from capsroute.lab.data import CATEGORIES, toys
+from capsroute.lab.data.toybox import solids, stage
+
+SIZE = 24
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits of two toys seen from two elevations and three azimuths."""
+    monkeypatch.setattr(toys, "CATEGORIES", ("airplane", "car"))
+    monkeypatch.setattr(toys, "INSTANCES", {"train": (4,), "test": (0,)})
+    monkeypatch.setattr(toys, "N_ELEVATIONS", 2)
+    monkeypatch.setattr(toys, "N_AZIMUTHS", 3)
+
+
+def view(category: str, instance: int, elevation: float = 40, azimuth: float = 40, lighting: int = 0, **options):
+    options = {"size": SIZE} | options
+    return toys.render(category, instance, elevation, azimuth, lighting, **options)[0].float()
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_combination_is_there_once(split: str) -> None:
+    category, info = toys.labels(split)
+    rows = {tuple(row) for row in np.column_stack([category, info]).tolist()}
+    instances = {"train": [4, 6, 7, 8, 9], "test": [0, 1, 2, 3, 5]}[split]
+    assert len(category) == len(info) == 24_300
+    assert rows == set(itertools.product(range(5), instances, range(9), range(0, 36, 2), range(6)))
+
+
+def test_the_same_seed_renders_the_same_bytes_and_another_seed_others() -> None:
+    first, again = (toys.render("car", 3, [30, 70], [0, 200], [1, 4], size=SIZE) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, toys.render("car", 3, [30, 70], [0, 200], [1, 4], size=SIZE, seed=1))
+
+
+def test_threads_do_not_change_the_bytes() -> None:
+    threads, found = torch.get_num_threads(), []
+    try:
+        for n in (1, 3):
+            torch.set_num_threads(n)
+            found.append(toys.render("truck", 3, 45, range(0, 360, 20), 2, size=48))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_instances_differ(category: str) -> None:
+    """In shape, not in paint alone: silhouettes, the same from every lighting, differ too."""
+    every = [toys.make(category, instance) for instance in range(10)]
+    angles = torch.tensor([40.0, 160.0, 280.0], dtype=torch.float64)
+    seen = []
+    for toy in every:
+        rays = stage.eye_rays(toy, angles, torch.full_like(angles, 40.0))
+        hits = solids.first_hits(toy.solids, rays, solids.grid(SIZE, 1.0, 1, torch.device("cpu")))
+        seen.append(hits != solids.MISS)
+    for one, other in itertools.combinations(seen, 2):
+        assert (one ^ other).sum() > 0.08 * (one | other).sum()
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_toys_fill_the_frame_and_stay_inside(category: str) -> None:
+    angles = torch.arange(0, 360, 60).double()
+    for instance in range(10):
+        toy = toys.make(category, instance)
+        for elevation in (30.0, 70.0):
+            rays = stage.eye_rays(toy, angles, torch.full_like(angles, elevation))
+            hits = solids.first_hits(toy.solids, rays, solids.grid(SIZE, 1.0, 1, torch.device("cpu")))
+            seen = solids.to_image((hits != solids.MISS).unsqueeze(-1), SIZE)
+            assert not seen[..., 0, :].any()
+            assert not seen[..., -1, :].any()
+            assert not seen[..., 0].any()
+            assert not seen[..., -1].any()
+            assert (seen.flatten(1).sum(1) > 0.04 * SIZE**2).all()
+
+
+def test_eyes_see_different_pictures() -> None:
+    left, right = view("airplane", 0)
+    assert (left - right).abs().mean() > 1
+    # as both look at the same point, shifting one picture cannot account for it
+    assert min((left - right.roll(k, -1)).abs().mean() for k in (-1, 0, 1)) > 1
+
+
+def test_lightings_differ() -> None:
+    six = toys.render("truck", 0, 40, 60, range(6), size=SIZE).float()
+    for one, other in itertools.combinations(six, 2):
+        assert (one - other).abs().mean() > 2
+
+
+def test_the_shadow_falls_away_from_the_light() -> None:
+    toy = toys.make("human", 0)
+    thrown = stage.shadows(toy, torch.zeros(1, dtype=torch.float64))[0]
+    place = torch.linspace(-stage.SHADOW_HALF, stage.SHADOW_HALF, thrown.shape[-1])
+    for light, dark in zip(stage.LIGHTINGS, thrown, strict=False):
+        x = (dark * place).sum() / dark.sum()  # to the right
+        y = (dark * -place[:, None]).sum() / dark.sum() + stage.SHADOW_AWAY  # away
+        a = np.radians(light.azimuth)
+        assert dark.max() > 0.9
+        assert -x * np.sin(a) + y * np.cos(a) > 0.05
+    # and the pictures show it: the ground beside the toy, bright elsewhere, is darkened
+    ground = view("human", 0, lighting=0)[0]
+    other = view("human", 0, lighting=1)[0]
+    assert ground[:, -6:].min() < 0.7 * ground.max()
+    assert other[:, -6:].min() > 0.8 * other.max()
+
+
+def test_the_toy_turns_and_the_eyes_rise() -> None:
+    ahead, turned, above = view("car", 0), view("car", 0, azimuth=130), view("car", 0, elevation=70)
+    assert (ahead - turned).abs().mean() > 5
+    assert (ahead - above).abs().mean() > 5
+    torch.testing.assert_close(view("car", 0, azimuth=400), ahead, rtol=0, atol=1)
+
+
+@pytest.mark.usefixtures("few")
+def test_render_agrees_with_the_cache(tmp_path: Path) -> None:
+    pairs = toys.load(tmp_path, "test", SIZE, progress=False)
+    assert pairs.images.shape == (2 * 2 * 3 * 6, 2, SIZE, SIZE)
+    for row in range(0, len(pairs.images), 7):
+        instance, elevation, azimuth, lighting = pairs.info[row].tolist()
+        again = toys.render(int(pairs.category[row]), instance, 30 + 5 * elevation, 10 * azimuth, lighting, size=SIZE)
+        assert np.array_equal(again[0].numpy(), pairs.images[row])
+
+
+@pytest.mark.usefixtures("few")
+def test_a_cache_is_read_not_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = toys.load(tmp_path, "train", 8, progress=False)
+    monkeypatch.setattr(toys, "pictures", None)
+    again = toys.load(tmp_path, "train", 8, progress=False)
+    assert np.array_equal(first.images, again.images)
+    assert not list(tmp_path.rglob("*.tmp"))
+    for options in ({"size": 9}, {"size": 8, "seed": 1}):
+        with pytest.raises(TypeError):  # a cache of its own, so it renders
+            toys.load(tmp_path, "train", progress=False, **options)
+
+
+def _cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _flip(content: bytes) -> bytes:
+    return content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("damage", [_cut, _flip, lambda content: b"", lambda content: content + b"x"])
+def test_a_damaged_cache_is_rendered_again(tmp_path: Path, damage) -> None:
+    first = np.array(toys.load(tmp_path, "train", 8, progress=False).images)
+    (path,) = tmp_path.rglob("*.npy")
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    assert np.array_equal(toys.load(tmp_path, "train", 8, progress=False).images, first)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.usefixtures("few")
+def test_a_run_that_fails_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, calls = toys.pictures, itertools.count()
+
+    def failing(*arguments):
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    monkeypatch.setattr(toys, "pictures", failing)
+    with pytest.raises(KeyboardInterrupt):
+        toys.load(tmp_path, "train", 8, progress=False)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.usefixtures("few")
+def test_two_may_render_at_once(tmp_path: Path) -> None:
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(toys.load(tmp_path, "test", 8, progress=False))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.array_equal(found[0].images, found[1].images)
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
+
+
+@pytest.mark.usefixtures("few")
+def test_the_bar_counts_toys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toys.load(tmp_path, "test", 8)
+    assert "Rendering toys, test" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"category": "boat"}, "category: expected one of .*, got 'boat'"),
+        ({"category": 5}, "category: expected one of .*, got 5"),
+        ({"instance": 10}, "instance: expected from 0 to 9, got 10"),
+        ({"elevation": 5}, "elevation: expected from 10 to 90, got 5"),
+        ({"azimuth": float("nan")}, "azimuth: expected finite degrees"),
+        ({"lighting": 6}, "lighting: expected from 0 to 5, got 6"),
+        ({"lighting": 0.5}, "lighting: expected whole numbers, got 0.5"),
+        ({"size": 3}, "size: expected at least 8, got 3"),
+        ({"seed": -1}, "seed: expected at least 0, got -1"),
+        ({"elevation": [30, 40], "azimuth": [0, 20, 40]}, r"expected one or n values each, got \[2, 3, 1\]"),
+    ],
+)
+def test_render_refuses(change: dict, message: str) -> None:
+    good = {"category": "car", "instance": 0, "elevation": 40, "azimuth": 0, "lighting": 0, "size": 8, "seed": 0}
+    with pytest.raises(ValueError, match=message):
+        toys.render(**good | change)
+
+
+def test_load_refuses(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"split: expected one of .*, got 'dev'"):
+        toys.load(tmp_path, "dev")
+    with pytest.raises(ValueError, match="size: expected at least 8, got 3"):
+        toys.load(tmp_path, "test", 3)
+    with pytest.raises(TypeError, match="size: expected an integer, got float"):
+        toys.load(tmp_path, "test", 48.0)
+    assert not list(tmp_path.iterdir())
+
+
+class TestSolids:
+    """Closed forms against a fine walk along each ray."""
+
+    SHAPES = (
+        solids.ball((0.1, 0, 0.4), (0.5, 0.2, 0.3), 1.0, solids.turn(30, 20, 10)),
+        solids.rod((-0.3, 0.1, 0.2), (0.4, -0.2, 0.7), 0.25, 1.0),
+        solids.rod((0, 0, 0), (0, 0.1, 0.8), 0.5, 1.0, 0.05),
+        solids.rod((0, 0, 0), (0.05, 0, 0.2), 0.05, 1.0, 0.6),
+        solids.box((0, 0, 0.3), (0.6, 0.3, 0.5), 1.0, solids.turn(25, 0, 40)),
+    )
+
+    @pytest.mark.parametrize("shape", range(len(SHAPES)))
+    def test_first_hits(self, shape: int) -> None:
+        solid = self.SHAPES[shape].moved(1.1, np.array([0.05, -0.1, 0.0]))
+        toy = stage.Toy([solid], 0.4, solids.faces([solid]))
+        angles = torch.tensor([0.0, 77.0, 190.0], dtype=torch.float64)
+        rays = stage.eye_rays(toy, angles, torch.tensor([30.0, 85.0, 60.0], dtype=torch.float64))
+        on = solids.grid(16, 1.0, 1, torch.device("cpu"))
+        hits = solids.first_hits([solid], rays, on)
+        xy = on.centres[:, None] + on.inner.double()  # [tiles, samples, 2]
+        o, u, v, d = (axis[:, None, None, None] for axis in rays)
+        t = torch.linspace(2.5, 5.5, 3001, dtype=torch.float64)
+        at = o + xy[..., :1, None].mT * u + xy[..., 1:, None].mT * v + t[:, None] * d  # [n, tiles, samples, steps, 3]
+        q = at - torch.as_tensor(solid.centre)
+        inside = torch.ones(q.shape[:-1], dtype=torch.bool)
+        for *normal, h in solid.planes:
+            inside &= q @ torch.tensor(normal) <= h
+        if solid.quadric:
+            Q, b = torch.as_tensor(solid.quadric.Q), torch.as_tensor(solid.quadric.b)
+            inside &= ((q @ Q) * q).sum(-1) + 2 * (q @ b) + solid.quadric.c <= 0
+        walked = torch.where(inside.any(-1), t[inside.int().argmax(-1)], torch.inf)
+        found = torch.where(hits == solids.MISS, torch.inf, (hits & -(2**solids.FACE_BITS)).view(torch.float32))
+        both = walked.isfinite() & found.isfinite()
+        # a ray that grazes may slip between two steps
+        assert (walked.isfinite() ^ found.isfinite()).sum() <= 0.005 * both.numel()
+        assert both.sum() > 50
+        assert (walked - found)[both].abs().max() < 0.0025

@@ -1,0 +1,346 @@
+"""The generated treebank: its sentiments follow its rules, its splits stay apart, its files are whole."""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capsroute.lab.data import sst, treebank, trees
+from capsroute.lab.data.downloads import DataError
+from capsroute.lab.data.reviews import rules
+from capsroute.lab.data.reviews.rules import contrast, exceed, intensify, join, labelled, reverse, soften
+from capsroute.lab.data.trees import Tree
+from conftest import ROOT
+
+SMALL = (60, 20, 40)
+SPLITS = ("train", "validation", "test")
+
+# the rules once more, as tables, and a reader of brackets that shares nothing with the package
+REVERSED = {-2: 0, -1: 1, 0: 0, 1: -1, 2: -1}
+WEIGHED = {  # what is conceded: what becomes of -2, -1, 0, 1, 2 beside it
+    -2: [-2, -1, -1, 0, 1],
+    -1: [-2, -1, 0, 1, 2],
+    0: [-2, -1, 0, 1, 2],
+    1: [-2, -1, 0, 1, 2],
+    2: [-1, 0, 1, 1, 2],
+}
+WORDS = {
+    "reverse": "not never hardly without nobody neither free lack lacks avoid avoids fail fails failed doubt doubts",
+    "more": "very really extremely truly deeply thoroughly utterly absolutely simply real total complete absolute",
+    "less": "rather somewhat mildly slightly fairly almost nearly",
+    "too": "too",
+    "keep": ", even",
+    "but": "but yet",
+    "although": "although though while despite",
+}
+KINDS = {word: kind for kind, words in WORDS.items() for word in words.split()}
+
+
+def nested(line: str) -> list:
+    """[label, word] or [label, left, right]."""
+    return eval(re.sub(r"\(([0-4]) ", r"[\1, ", re.sub(r" ([^\s()]+)\)", r' "\1")', line)).replace(")", "],"))[0]
+
+
+def recomputed(node: list) -> tuple[int, int, str]:
+    """Sentiment and depth of a node from its leaves, and the word that says what it is to a contrast, if any."""
+    label, *parts = node
+    if isinstance(parts[0], str):
+        return label - 2, 0, ""
+    left, right = parts
+    (a, a_depth, a_mark), (b, b_depth, b_mark) = recomputed(left), recomputed(right)
+    kind = KINDS.get(left[1].lower()) if isinstance(left[1], str) else None
+    depth, mark = max(a_depth, b_depth), ""
+    if kind == "reverse":
+        value, depth = REVERSED[b], depth + 1
+    elif kind == "more":
+        value = 2 * np.sign(b)
+    elif kind == "less":
+        value = np.sign(b)
+    elif kind == "too":
+        value = -1 if b >= 0 else b
+    elif kind == "keep":
+        value, mark = b, b_mark
+    elif kind in ("but", "although"):
+        value, mark = b, kind
+    elif b_mark == "but" or a_mark == "although":
+        value, depth = WEIGHED[a][b + 2], depth + 1
+    elif b_mark == "although":
+        value, depth = WEIGHED[b][a + 2], depth + 1
+    elif a and b and (a > 0) != (b > 0):
+        value = a + b
+    else:
+        value = a if abs(a) >= abs(b) else b
+    assert value + 2 == label, node
+    return int(value), depth, mark
+
+
+@pytest.fixture(scope="module")
+def many() -> dict[str, list[Tree]]:
+    return {
+        split: list(treebank.sentences(0, split, n))
+        for split, n in (("train", 1500), ("validation", 300), ("test", 600))
+    }
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_label_follows_from_the_parts(many: dict[str, list[Tree]], split: str) -> None:
+    for tree in many[split]:
+        recomputed(nested(str(tree)))
+
+
+def test_words_mean_the_same_everywhere(many: dict[str, list[Tree]]) -> None:
+    leaves = {
+        (tree.words[node.start].lower(), node.label)
+        for tree in itertools.chain(*many.values())
+        for node in tree.nodes
+        if node.end == node.start + 1
+    }
+    assert max(Counter(word for word, _ in leaves).values()) == 1
+    assert 250 <= len(leaves) <= 400
+    tables = [rules.ADJECTIVES, rules.NOUNS, rules.QUALITIES, rules.VERBS]
+    for (x, words), (y, others) in itertools.combinations([item for table in tables for item in table.items()], 2):
+        assert x == y or not set(words.split()) & set(others.split())
+
+
+def depths(found: list[Tree]) -> list[int]:
+    return [recomputed(nested(str(tree)))[1] for tree in found]
+
+
+def test_test_sentences_go_deeper_than_training_ones(many: dict[str, list[Tree]]) -> None:
+    for split in ("train", "validation"):
+        assert set(depths(many[split])) == {0, 1, 2}
+    test = depths(many["test"])
+    assert set(test[4::5]) == {3}
+    assert max(depth for place, depth in enumerate(test) if place % 5 != 4) == 2
+    assert sum(depth == 3 for depth in test) == len(test) / 5
+
+
+@pytest.mark.parametrize("depth", range(5))
+def test_the_depth_can_be_chosen(depth: int) -> None:
+    assert max(depths(list(treebank.sentences(0, "train", 40, depth=depth)))) <= depth
+    assert depths(list(treebank.sentences(0, "test", 10, depth=depth)))[4::5] == [depth + 1] * 2
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_no_sentiment_is_rare(many: dict[str, list[Tree]], split: str) -> None:
+    counts = Counter(tree.label for tree in many[split])
+    assert min(counts[label] for label in range(5)) > 0.12 * len(many[split])
+    if split == "test":
+        deep = Counter(tree.label for tree in many[split][4::5])
+        assert min(deep[label] for label in range(5)) > 0.1 * len(many[split]) / 5
+
+
+def bodies(found: list[Tree]) -> set[str]:
+    """Sentences without their full stop."""
+    return {tree.text().removesuffix(" .").lower() for tree in found}
+
+
+def test_splits_do_not_overlap(many: dict[str, list[Tree]]) -> None:
+    """Not even as phrases of training sentences, nor with training sentences of other seeds."""
+    train = [*many["train"], *treebank.sentences(1, "train", 500)]
+    phrases = {tree.text(node).lower() for tree in train for node in tree.nodes}
+    validation, test = bodies(many["validation"]), bodies(many["test"])
+    assert bodies(train) <= phrases
+    assert not phrases & {tree.text().lower() for tree in many["validation"] + many["test"]}
+    assert not phrases & (validation | test)
+    assert not validation & test
+    for split in SPLITS:
+        assert len(bodies(many[split])) == len(many[split])
+
+
+def test_more_sentences_begin_with_the_same_ones(many: dict[str, list[Tree]]) -> None:
+    assert list(itertools.islice(treebank.sentences(0, "test"), 50)) == many["test"][:50]
+    assert list(treebank.sentences(0, "train", 0)) == []
+    assert treebank.texts(0, 30) == [tree.text() for tree in many["train"][:30]]
+    assert treebank.texts(0, 30) != treebank.texts(1, 30)
+
+
+def test_another_process_writes_the_same(many: dict[str, list[Tree]]) -> None:
+    script = "from capsroute.lab.data import treebank; print(*treebank.sentences(0, 'test', 20), sep='\\n')"
+    environment = {"PYTHONHASHSEED": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, cwd=ROOT, env=environment)
+    assert done.stdout.decode().splitlines() == [str(tree) for tree in many["test"][:20]]
+
+
+def test_reviews_are_training_sentences_with_their_stars(many: dict[str, list[Tree]]) -> None:
+    stars = ("One star .", "Two stars .", "Three stars .", "Four stars .", "Five stars .")
+    assert treebank.reviews(0, 30) == [f"{tree.text()} {stars[tree.label]}" for tree in many["train"][:30]]
+
+
+def test_this_version_has_these_sentences() -> None:
+    """Files of one version must hold the same sentences for ever: raise VERSION with this list."""
+    assert treebank.VERSION == 1
+    assert treebank.texts(0, 3) == [
+        "It is a success .",
+        "On the whole , I failed to admire the premise .",
+        "Despite the simple scenes , this documentary is charming and dazzles .",
+    ]
+
+
+def test_sentences_are_english(many: dict[str, list[Tree]]) -> None:
+    """As far as patterns can say."""
+    singular, plural = (words.replace(" ", "|") for words in (f"{rules.WORKS} {rules.PARTS}", rules.PLURALS))
+    wrong = [
+        rf"(?<!of this )\b({singular}) (are|do|have|lack|fail|avoid)\b",
+        rf"\b({singular}) of this \w+ (are|do|have|lack|fail|avoid)\b",
+        rf"\b({plural}) (of this \w+ )?(is|does|has|lacks|fails|avoids)\b",
+        r"\ba [aeiou]",
+        r"\ban [^aeiou]",
+        r"\b(not|never|hardly) (not|never|hardly)\b",
+        r"\bthis \w+ of this\b",
+        r"\b(\w+) (\1)\b",
+        r"^[a-z]",
+        r"\b(but|yet|although|and) \.",
+    ]
+    for tree in itertools.chain(*many.values()):
+        text = tree.text()
+        assert not [pattern for pattern in wrong if re.search(pattern, text)], text
+        assert text.endswith(" .")
+        assert len(tree.words) <= 40
+
+
+@pytest.mark.parametrize(
+    ("bracket", "sentiment", "depth"),
+    [
+        (("not", "good"), -1, 1),
+        (("not", ("very", "good")), -1, 1),
+        (("not", "dull"), 1, 1),
+        (("not", "terrible"), 0, 1),
+        (("not", ("without", "charm")), 1, 2),
+        (("very", "good"), 2, 0),
+        (("very", "long"), 0, 0),
+        (("too", "long"), -1, 0),
+        (("almost", "perfect"), 1, 0),
+        (("slightly", "dull"), -1, 0),
+        ((("the", "plot"), ("is", ("neither", ("good", ("nor", "funny"))))), -1, 1),
+        (("neither", ("brilliant", ("nor", "awful"))), 0, 1),
+        (("dull", ("but", "brilliant")), 2, 1),
+        (("awful", (",", ("but", "good"))), 0, 1),
+        (("awful", ("but", "brilliant")), 1, 1),
+        ((("although", "dull"), (",", "good")), 1, 1),
+        (("good", (",", ("even", ("though", "dull")))), 1, 1),
+        (("good", ("despite", ("its", ("dull", "plot")))), 1, 1),
+        (("good", ("and", "brilliant")), 2, 0),
+        (("good", ("and", "dull")), 0, 0),
+        (("I", ("do", ("not", ("think", ("that", ("it", ("never", "drags"))))))), -1, 2),
+        (("nobody", ("doubts", ("that", ("it", ("is", "good"))))), 1, 2),
+    ],
+)
+def test_rules_by_example(bracket: rules.Bracket, sentiment: int, depth: int) -> None:
+    tree, found = labelled(bracket)
+    assert (tree.label - 2, found) == (sentiment, depth)
+
+
+def test_rules_stay_within_the_five_sentiments() -> None:
+    every = range(-2, 3)
+    for rule in (intensify, soften, exceed, reverse):
+        assert {rule(x) for x in every} <= set(every)
+    for x, y in itertools.product(every, repeat=2):
+        assert join(x, y) == join(y, x) or abs(x) == abs(y)
+        assert join(x, y) in every
+        assert contrast(x, y) in every
+        assert contrast(x, y) == WEIGHED[x][y + 2]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("classes", [5, 2])
+def test_a_split_is_generated_once_and_read_as_sst_is(tmp_path: Path, split: str, classes: int) -> None:
+    phrases = treebank.load(tmp_path, split, classes, seed=3, sizes=SMALL)
+    place = tmp_path / f"treebank-{treebank.VERSION}-3-60-20-40"
+    before = {path: (path.stat().st_ino, path.read_bytes()) for path in place.iterdir()}
+    assert {path.name for path in before} == {"train.txt", "dev.txt", "test.txt", "SHA256SUMS"}
+    for again in (treebank.load(tmp_path, split, classes, seed=3, sizes=SMALL), sst.load(place, split, classes)):
+        assert again.text == phrases.text
+        np.testing.assert_array_equal(again.label, phrases.label)
+    assert {path: (path.stat().st_ino, path.read_bytes()) for path in place.iterdir()} == before
+    made = list(treebank.sentences(3, split, dict(zip(SPLITS, SMALL, strict=True))[split]))
+    expected = trees.phrases(made, classes, roots_only=split != "train")
+    assert phrases.text == expected.text
+    np.testing.assert_array_equal(phrases.label, expected.label)
+
+
+def test_the_default_sizes_give_thousands_of_phrases(tmp_path: Path) -> None:
+    assert 15_000 <= len(treebank.load(tmp_path, "train").text) <= 20_000
+    assert len(treebank.load(tmp_path, "validation").text) == 300
+    assert len(treebank.load(tmp_path, "test").text) == 600
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda place: (place / "test.txt").unlink(),
+        lambda place: (place / "SHA256SUMS").unlink(),
+        lambda place: (place / "SHA256SUMS").write_text("nonsense"),
+        lambda place: (place / "SHA256SUMS").write_bytes(b"\xff\xfe"),
+        lambda place: (place / "train.txt").write_bytes((place / "train.txt").read_bytes()[:-1]),
+        lambda place: (place / "dev.txt").write_text("(2 other)\n"),
+    ],
+    ids=["missing", "no sums", "nonsense", "binary", "cut", "other"],
+)
+def test_what_is_damaged_is_generated_again(tmp_path: Path, spoil) -> None:
+    place = treebank.make(tmp_path, sizes=SMALL)
+    before = {path: path.read_bytes() for path in place.iterdir()}
+    spoil(place)
+    treebank.load(tmp_path, "test", sizes=SMALL)
+    assert {path: path.read_bytes() for path in place.iterdir()} == before
+
+
+def test_generation_that_dies_leaves_nothing_to_be_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(source: str, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            treebank.make(tmp_path, sizes=SMALL)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(treebank.load(tmp_path, "test", sizes=SMALL).text) == SMALL[2]
+
+
+def test_several_may_generate_at_once(tmp_path: Path) -> None:
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(treebank.load(tmp_path, "test", sizes=SMALL).text))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[tree.text() for tree in treebank.sentences(0, "test", SMALL[2])]] * 4
+    assert len(list(tmp_path.rglob("*.*"))) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(DataError, match=r"treebank-1-0-60-20-40 cannot be written: .*Name a folder"):
+        treebank.load(tmp_path / "file", "test", sizes=SMALL)
+
+
+def test_bad_arguments_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"split: expected one of \['train', 'validation', 'test'\], got 'dev'"):
+        treebank.load(tmp_path, "dev")
+    with pytest.raises(ValueError, match="split: expected one of"):
+        treebank.sentences(0, "dev")
+    with pytest.raises(ValueError, match="classes: expected 5 or 2, got 3"):
+        treebank.load(tmp_path, "test", 3)
+    with pytest.raises(ValueError, match="seed: expected at least 0, got -1"):
+        treebank.sentences(-1, "train")
+    with pytest.raises(TypeError, match="seed: expected an integer, got float"):
+        treebank.load(tmp_path, "test", seed=1.0)
+    with pytest.raises(ValueError, match="n: expected at least 0, got -1"):
+        treebank.texts(0, -1)
+    with pytest.raises(ValueError, match="depth: expected from 0 to 4, got 5"):
+        treebank.sentences(0, "train", depth=5)
+    with pytest.raises(ValueError, match=r"sizes\.test: expected at least 1, got 0"):
+        treebank.load(tmp_path, "test", sizes=(1, 1, 0))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,235 @@
+"""Credit: its sums, what it says of cases made by hand, and the networks it is given for."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import capsroute.lab.analysis
+import oracle
+from capsroute import Routing
+from capsroute.credit import FIRST, Credit, credit, for_class, heat_maps, image_credit, text_credit
+from capsroute.lab.data import toys
+from capsroute.lab.predict import Judge
+from capsroute.nets import SmallNORB
+
+SIZE = 60  # pixels, for a grid of 4 x 4 locations
+
+
+def stack(n_layers: int, *, tie_betas: bool = False, agreement: str = "gaussian", n_iters: int = 3) -> list[Routing]:
+    """Layers of 6, 5 and 4 outputs, all but the first with parameters for each input, all of them random."""
+    sizes = [(None, 6), (6, 5), (5, 4)][:n_layers]
+    settings = {"tie_betas": tie_betas, "agreement": agreement, "n_iters": n_iters}
+    layers = [Routing(2, 3, 3, n_inp=n_inp, n_out=n_out, **settings).double() for n_inp, n_out in sizes]
+    for layer in layers:
+        for parameter in layer.parameters():
+            torch.nn.init.normal_(parameter)
+    return layers
+
+
+def inputs(*batch: int, n: int = 9) -> tuple[Tensor, Tensor]:
+    a, mu = 2 * torch.randn(*batch, n), torch.randn(*batch, n, 2, 3)
+    return a.double(), mu.double()
+
+
+def through(layers: list[Routing], a: Tensor, mu: Tensor, mask: Tensor | None = None) -> Tensor:
+    for layer in layers:
+        a, mu, _ = layer(a, mu, mask=mask)
+        mask = None
+    return a
+
+
+def check_sums(layers: list[Routing], found: Credit, a: Tensor, mu: Tensor, mask: Tensor | None = None) -> None:
+    data = torch.sigmoid(a)[..., None] if mask is None else (torch.sigmoid(a) * mask)[..., None]
+    assert (found.use >= 0).all()
+    torch.testing.assert_close(found.use + found.ign, data.expand(found.use.shape))
+    assert (found.use.sum(-1, keepdim=True) <= data + 1e-9).all()
+    torch.testing.assert_close(found.net.sum(-2), through(layers, a, mu, mask))
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 3])
+@pytest.mark.parametrize("settings", [{}, {"tie_betas": True}, {"agreement": "kmeans"}, {"n_iters": 1}], ids=str)
+def test_sums_are_those_of_the_paper(n_layers: int, settings: dict) -> None:
+    layers, (a, mu) = stack(n_layers, **settings), inputs(2, 3)
+    check_sums(layers, credit(layers, (a, mu)), a, mu)
+
+
+def test_a_mask_removes_inputs_whatever_they_hold() -> None:
+    layers, (a, mu) = stack(2), inputs(2)
+    mask = torch.tensor([True] * 5 + [False] * 4).expand(2, 9)
+    a, mu = a.masked_fill(~mask, 1e30), mu.masked_fill(~mask[..., None, None], torch.nan)
+    found = credit(layers, (a, mu, mask))
+    check_sums(layers, found, a, mu, mask)
+    for name, t in found._asdict().items():
+        assert (t[:, 5:] == 0).all(), name
+        torch.testing.assert_close(t[:, :5], getattr(credit(layers, (a[:, :5], mu[:, :5])), name))
+
+
+def test_scores_are_handed_out_even_where_nothing_is_used() -> None:
+    layers, (a, mu) = stack(2), inputs()
+    with torch.no_grad():
+        layers[0].beta_ign[0, 0] = 1e5  # the first output would have to pay too much
+    unused = layers[0].trace(a, mu)[-1].D_use[:, 0]
+    assert (unused == 0).all()
+    check_sums(layers, credit(layers, (a, mu)), a, mu)
+    nothing = torch.full_like(a, -torch.inf)
+    check_sums(layers, credit(layers, (nothing, mu)), nothing, mu)
+
+
+@pytest.fixture(scope="module")
+def slow() -> tuple[Credit, np.ndarray, np.ndarray, np.ndarray]:
+    """Credit of two layers, and its `use`, `benefit` and `cost` in loops over the oracle's records."""
+    torch.manual_seed(0)
+    layers, (a, mu) = stack(2), inputs(n=7)
+    full, traces = [], []
+    x, m = a.numpy(), mu.numpy()
+    for layer in layers:
+        n, j = len(x), layer.W.shape[1]
+        axes = [layer.W.expand(n, j, 3, 3), layer.B.expand(n, j, 2, 3), layer.beta_use.expand(n, j)]
+        full.append([t.detach().numpy() for t in (*axes, layer.beta_ign.expand(n, j))])
+        traces.append(oracle.route(x, m, *full[-1], 3, layer.eps, oracle.gaussian))
+        x, m = traces[-1][-1]["a"], traces[-1][-1]["mu"]
+    (W, B, _, _), (W_up, B_up, beta_use, beta_ign) = full
+    D, R, D_up = traces[0][-1]["D_use"], traces[1][-1]["R"], traces[1][-1]["D_use"]
+    models = traces[1][-2]
+    use, benefit, cost = np.zeros((7, 5)), np.zeros((7, 5)), np.zeros((7, 5))
+    for j in range(6):
+        share = D[:, j] / D[:, j].sum()
+        own = np.zeros((7, 5))
+        for i in range(7):
+            vote = mu[i].numpy() @ W[i, j] + B[i, j]
+            votes = np.stack([vote @ W_up[j, k] + B_up[j, k] for k in range(5)])
+            weights = [oracle.logistic(a) for a in models["a"]] * oracle.gaussian(votes, models["mu"], models["sig2"])
+            own[i] = weights / weights.sum()
+        own += R[j] - share @ own  # so that the mean over the inputs is what j was
+        data = D_up[j].sum()
+        use += D[:, j, None] * D_up[j]
+        benefit += share[:, None] * data * beta_use[j] * own
+        cost += share[:, None] * data * beta_ign[j] * (1 - own)
+    return credit(layers, (a, mu)), use, benefit, cost
+
+
+@pytest.mark.parametrize("place", range(3), ids=["use", "benefit", "cost"])
+def test_credit_is_that_of_the_slow_equations(
+    slow: tuple[Credit, np.ndarray, np.ndarray, np.ndarray], place: int
+) -> None:
+    found, *by_hand = slow
+    fast = (found.use, found.benefit, found.cost)[place]
+    np.testing.assert_allclose(fast.detach().numpy(), by_hand[place], atol=1e-10)
+
+
+def test_slices_of_inputs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, given = stack(2), inputs(2)
+    whole = credit(layers, given)
+    monkeypatch.setattr(sys.modules["capsroute.credit"], "AT_ONCE", 2 * 2 * 6 * 5 * 2 * 3)  # two at a time
+    for name, t in credit(layers, given)._asdict().items():
+        torch.testing.assert_close(t, getattr(whole, name), msg=name)
+
+
+def test_inputs_that_vote_alike_get_credit_in_proportion_to_their_data() -> None:
+    layers, (a, mu) = stack(2), inputs()
+    net = credit(layers, (a, mu[:1].expand_as(mu))).net
+    torch.testing.assert_close(net / torch.sigmoid(a)[:, None], (net / torch.sigmoid(a)[:, None])[:1].expand_as(net))
+
+
+def test_inputs_that_are_used_alike_get_credit_for_what_they_vote() -> None:
+    """With one capsule in between all inputs are shared alike, and what each is worth is left to its own vote."""
+    layers = [Routing(2, 3, 3, n_out=1).double(), Routing(2, 3, 3, n_inp=1, n_out=4, eps=1.0).double()]
+    torch.nn.init.normal_(layers[1].beta_use)
+    found = credit(layers, (torch.zeros(9).double(), inputs()[1]))
+    torch.testing.assert_close(found.use, found.use[:1].expand_as(found.use))
+    assert (found.net.std(0) > 0.01 * found.net.mean(0).abs()).all()
+    by_class = found.net / layers[1].beta_use  # what is used of an input's vote, beta_ign being zero
+    torch.testing.assert_close(by_class.sum(-1), torch.full((9,), 0.5 / 9).double())
+
+
+def test_odds_weigh_a_class_against_the_others() -> None:
+    """The derivative of the logarithm of the odds, taken by torch."""
+    scores, net = torch.randn(3, 4).double().requires_grad_(), torch.randn(3, 5, 4).double()
+    which = torch.tensor([1, 0, 3])
+    chances = scores.softmax(-1).gather(-1, which[:, None])[:, 0]
+    (slope,) = torch.autograd.grad((chances / (1 - chances)).log().sum(), scores)
+    torch.testing.assert_close(for_class(net, scores.detach(), which), torch.einsum("bik,bk->bi", net, slope))
+    torch.testing.assert_close(for_class(net, scores.detach()), for_class(net, scores.detach(), scores.argmax(-1)))
+
+
+def test_one_class_alone_has_no_others() -> None:
+    net = torch.randn(5, 1)
+    assert torch.equal(for_class(net, torch.ones(1)), net[:, 0])
+
+
+def test_the_module_and_the_function_have_one_name() -> None:
+    assert callable(capsroute.credit)
+    assert sys.modules["capsroute.credit"].credit is credit
+
+
+@pytest.mark.parametrize(
+    ("layers", "given", "message"),
+    [([], inputs(), "layers: expected at least one"), (stack(1), inputs()[:1], "inputs: expected a_inp, mu_inp and")],
+)
+def test_wrong_arguments_are_named(layers: list[Routing], given: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        credit(layers, given)
+
+
+@pytest.fixture(scope="module")
+def toy() -> tuple[SmallNORB, Tensor]:
+    network = capsroute.load("toys")
+    assert isinstance(network, SmallNORB)
+    images = [toys.render(category, 0, 45, 40, 1, size=SIZE)[0] for category in ("animal", "car")]
+    return network, torch.stack(images).float() / 255
+
+
+def test_images(toy: tuple[SmallNORB, Tensor]) -> None:
+    network, images = toy
+    found = image_credit(network, images)
+    with torch.no_grad():
+        scores, (a, _) = network(images).a, network.parts(images)
+    assert found.maps.shape == (2, 64, 4, 4, 5)
+    torch.testing.assert_close(found.scores, scores, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found.net.sum((1, 2, 3)), found.scores, atol=1e-5, rtol=1e-5)
+    data = torch.sigmoid(a).view(2, 64, 4, 4, 1)
+    torch.testing.assert_close(found.maps + found.ign, data.expand_as(found.maps), atol=1e-5, rtol=0)
+
+
+def test_heat_lies_where_locations_look() -> None:
+    maps = torch.zeros(1, 2, 3, 4, 2)
+    maps[0, :, 1, 2, 1] = torch.tensor([0.25, 0.5])
+    heat = heat_maps(maps, (45, 60))
+    assert heat.shape == (1, 2, 45, 60)
+    assert (heat[0, 0] == 0).all()
+    row, column = divmod(int(heat[0, 1].argmax()), 60)
+    assert (row, column) == (FIRST + 8, FIRST + 16)
+    assert heat[0, 1, row, column] == 0.75
+    assert heat[0, 1, row + 4, column] == 0.375
+
+
+def test_the_middle_of_what_a_location_sees() -> None:
+    """By what pixels move it: the first location sees the first 29, the one below it starts 8 lower."""
+    network = SmallNORB(n_parts=2, n_channels=2).eval()
+    images = torch.rand(1, 2, 37, 37, requires_grad=True)
+    a = network.parts(images)[0].view(2, 2, 2)
+    for (row, column), first in {(0, 0): (0, 0), (1, 0): (8, 0)}.items():
+        (moved,) = torch.autograd.grad(a[:, row, column].sum(), images, retain_graph=True)
+        seen = moved.abs().sum((0, 1)).nonzero()
+        assert seen.min(0).values.tolist() == list(first)
+        assert seen.max(0).values.tolist() == [first[0] + 2 * FIRST, first[1] + 2 * FIRST]
+
+
+def test_texts() -> None:
+    judge = Judge("treebank")
+    texts = ["A good film .", "This is not at all a good film , but a bad one ."]
+    mask, embs = judge.encoder.encode(judge.encoder.tokenize(texts))
+    found = text_credit(judge.network, mask, embs)
+    with torch.no_grad():
+        scores = judge.network(mask, embs).a
+    assert found.use.shape == (*embs.shape[:3], 5)
+    torch.testing.assert_close(found.scores, scores, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.net.sum((1, 2)), scores, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.use + found.ign, mask[:, :, None, None].expand_as(found.use), atol=1e-5, rtol=0)
+    assert (found.net[mask == 0] == 0).all()
+    alone = text_credit(judge.network, *judge.encoder.encode(judge.encoder.tokenize(texts[:1])))
+    n = alone.use.shape[1]
+    torch.testing.assert_close(found.net[:1, :n], alone.net, atol=1e-4, rtol=1e-4)
