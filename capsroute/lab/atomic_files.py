@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever interrupts."""
+"""Atomic file writes: a reader finds the old content or the new, never a part of it."""
 
 import os
 import tempfile
@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file under a name of its own that takes the place of `path` once it is whole."""
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path` that replaces it when the block ends without an error."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
     try:
         with open(handle, "wb") as file:
@@ -19,12 +19,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # a temporary file is its owner's alone
+        os.chmod(name, 0o666 & ~umask)  # mkstemp makes files that only their owner can read
         os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    with replacing(path) as file:
+def write_atomically(path: Path, data: bytes) -> None:
+    with atomic_write(path) as file:
         file.write(data)

@@ -1,9 +1,14 @@
-"""What a user can mend."""
+"""Errors that the command line prints as a message, without a traceback."""
 
 
 class UserError(RuntimeError):
-    """Its message says what is wrong and what to do; the command line shows it without a traceback."""
+    """Report something the user can correct; the message says what is wrong and what to do."""
 
 
 class StoppedError(UserError):
-    """A run was asked to stop, and saved itself first."""
+    """Report that training was asked to stop and saved its state first."""
+
+
+def needs_extra(package: str, extra: str) -> UserError:
+    """Return the error for a missing package, naming the extra that installs it."""
+    return UserError(f"{package} is not installed: pip install 'capsroute[{extra}]'")

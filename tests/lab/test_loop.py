@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from capsroute.lab.atomic_files import write_whole
+from capsroute.lab.atomic_files import write_atomically
 from capsroute.lab.errors import StoppedError
 from capsroute.lab.training import checkpoint
 from capsroute.lab.training.checkpoint import CheckpointError
@@ -151,14 +151,14 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
-    write_whole(file, b"old")
+    write_atomically(file, b"old")
 
     def fail(descriptor: int) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="no space"):
-        write_whole(file, b"new")
+        write_atomically(file, b"new")
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
 

@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from ..atomic_files import write_whole
+from ..atomic_files import write_atomically
 from . import downloads as files
 from . import trees
 from .downloads import ORIGINAL, READABLE, DataError, FileState
@@ -159,7 +159,7 @@ def _unpack(archive: Path, name: str, target: Path) -> Path:
     trees.decode(content, _named(archive, name))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, content)
+        write_atomically(target, content)
     except OSError as error:
         raise files.unwritable(target, error) from error
     return target

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..atomic_files import replacing
+from ..atomic_files import atomic_write
 from .pairs import CATEGORIES, SPLITS, Pairs
 from .toybox.airplanes import AIRPLANES, airplane
 from .toybox.animals import ANIMALS, animal
@@ -65,7 +65,7 @@ def load(
     shape = (len(category), 2, size, size)
     if not _intact(path, shape):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file, _bar(progress, f"Rendering toys, {split}") as advance:
+        with atomic_write(path) as file, _bar(progress, f"Rendering toys, {split}") as advance:
             _write(file, shape, _rendered(split, size, seed, torch.device(device)), advance)
     return Pairs(np.load(path, mmap_mode="r"), category, info)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..atomic_files import write_whole
+from ..atomic_files import write_atomically
 from . import downloads as files
 from . import trees
 from .reviews.grammar import Grammar, drawn, text
@@ -109,9 +109,9 @@ def make(folder: Path, *, seed: int = 0, sizes: Sizes | tuple[int, int, int] = S
         place.mkdir(parents=True, exist_ok=True)
         for split, size in sizes._asdict().items():
             content = "".join(f"{tree}\n" for tree in sentences(seed, split, size)).encode()
-            write_whole(place / FILES[split], content)
+            write_atomically(place / FILES[split], content)
             lines.append(f"{hashlib.sha256(content).hexdigest()}  {FILES[split]}\n")
-        write_whole(sums, "".join(lines).encode())  # last: it vouches for the others
+        write_atomically(sums, "".join(lines).encode())  # last: it vouches for the others
     except OSError as error:
         raise files.unwritable(place, error) from error
     return place

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..atomic_files import write_whole
+from ..atomic_files import write_atomically
 from ..errors import UserError
 
 VERSION = 1  # of the files: to be raised when their format changes
@@ -135,7 +135,7 @@ class Cache:
     def _record(self, sums: list[int]) -> None:
         changed = self.data.stat().st_mtime_ns
         state = {"version": VERSION, "key": self.key, "sizes": self.sizes, "sums": sums, "changed": changed}
-        write_whole(self.state, json.dumps(state).encode())
+        write_atomically(self.state, json.dumps(state).encode())
 
     def _others(self) -> list[tuple[float, Path]]:
         """The other caches and when each was last used."""

@@ -14,7 +14,7 @@ from lightning.fabric import Fabric
 
 from ...pretrained import HOME
 from ..analysis import poses
-from ..atomic_files import write_whole
+from ..atomic_files import write_atomically
 from ..data import Pairs
 from ..training.config import Config, SettingError
 from ..training.environment import Machine, describe, version
@@ -57,7 +57,7 @@ def draw_figures(
         advance, paths = bar("drawing", 10), []
         for name, figure in gallery.drawn(pairs, mu, learned, facts):
             paths.append(out / f"{name}.png")
-            write_whole(paths[-1], paper.png(figure, grey=name == "samples"))
+            write_atomically(paths[-1], paper.png(figure, grey=name == "samples"))
             advance(1)
     said = gallery.captions(facts)
     written = {
@@ -68,7 +68,7 @@ def draw_figures(
         "made": made | _spent(began),
     }
     paths.append(out / "figures.json")
-    write_whole(paths[-1], (json.dumps(written, indent=2, ensure_ascii=False) + "\n").encode())
+    write_atomically(paths[-1], (json.dumps(written, indent=2, ensure_ascii=False) + "\n").encode())
     return paths
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..atomic_files import write_whole
+from ..atomic_files import write_atomically
 from ..errors import UserError
 
 
@@ -30,7 +30,7 @@ def save(
     for k, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{k}.{name}": t for name, t in state.items()}
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    write_whole(path, serialise(tensors, metadata={"facts": json.dumps(facts)}))
+    write_atomically(path, serialise(tensors, metadata={"facts": json.dumps(facts)}))
 
 
 def load(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Tensor, dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from ..atomic_files import write_whole
+from ..atomic_files import write_atomically
 from .checkpoint import CheckpointError
 from .config import Config
 from .environment import Machine
@@ -57,7 +57,7 @@ def scored_test(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = 
         scores = score(network, task, fabric, progress=progress)
     result = task.judge(scores, "test")
     if fabric.is_global_zero:
-        write_whole(run.scores, serialise({"scores": scores.contiguous()}))
+        write_atomically(run.scores, serialise({"scores": scores.contiguous()}))
         run.write_json("test.json", result.facts() | {"split": "test", "weights": "final"})
     return scores, result
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..atomic_files import write_whole
+from ..atomic_files import write_atomically
 from .config import Config, SettingError
 
 TRAINING = ("step", "epoch", "seconds", "lr", "beta1", "loss", "loss_sd", "accuracy", "accuracy_sd")
@@ -44,7 +44,7 @@ class RunFolder:
 
     def write_json(self, name: str, values: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path / name, (json.dumps(values, indent=2) + "\n").encode())
+        write_atomically(self.path / name, (json.dumps(values, indent=2) + "\n").encode())
 
     def read_json(self, name: str) -> dict[str, Any]:
         file = self.path / name
@@ -89,7 +89,7 @@ class Log:
         """Forget what came after a step, and a last line cut short by a kill."""
         if self.path.exists():
             kept = [line for line in self._lines() if float(line.split(",")[0]) <= step]
-            write_whole(self.path, "".join([",".join(self.columns) + "\n", *kept]).encode())
+            write_atomically(self.path, "".join([",".join(self.columns) + "\n", *kept]).encode())
 
     def read(self) -> dict[str, np.ndarray]:
         """The columns by name; nothing where there is no whole row."""
