@@ -1,0 +1,65 @@
+"""The one progress bar of the lab."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+
+class Advance(Protocol):
+    """Moves a bar forward by `n` and, where one is passed, replaces its label."""
+
+    def __call__(self, n: float = 1, label: str | None = None) -> None: ...
+
+
+@contextmanager
+def progress_bar(
+    label: str,
+    total: float | None,
+    *,
+    completed: float = 0,
+    show: bool = True,
+    in_bytes: bool = False,
+    console: "Console | None" = None,
+) -> Iterator[Advance]:
+    """Draw a bar and yield the function that moves it.
+
+    Nothing is drawn outside a terminal, in processes other than rank 0, or where `rich` is not installed.
+
+    Args:
+        label: Text in front of the bar.
+        total: Number of steps, or None if unknown.
+        completed: Steps done before, by a run that is resumed.
+        show: Draw the bar.
+        in_bytes: Count in bytes and show the transfer speed.
+        console: Where lines are printed while the bar is drawn; standard error by default.
+    """
+    rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+    bar = _make_bar(in_bytes, console) if show and rank == 0 else None
+    if bar is None:
+        yield lambda n=1, label=None: None
+        return
+    with bar:
+        task = bar.add_task(label, total=total, completed=completed)
+        yield lambda n=1, label=None: bar.update(task, advance=n, description=label)
+
+
+def _make_bar(in_bytes: bool, console: "Console | None") -> "Progress | None":
+    try:
+        from rich import progress
+        from rich.console import Console
+    except ImportError:
+        return None
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        return None
+    counts = (
+        [progress.DownloadColumn(), progress.TransferSpeedColumn()] if in_bytes else [progress.TaskProgressColumn()]
+    )
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), *counts]
+    return progress.Progress(*columns, progress.TimeRemainingColumn(), console=console, transient=True)
