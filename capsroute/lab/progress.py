@@ -22,7 +22,7 @@ def progress_bar(
     label: str,
     total: float | None,
     *,
-    completed: float = 0,
+    completed: int = 0,
     show: bool = True,
     in_bytes: bool = False,
     console: "Console | None" = None,
