@@ -14,7 +14,7 @@ from PIL import Image
 from capsroute.lab.analysis.accuracy import Share, by_instance_interval, probabilities, wilson
 from capsroute.lab.data import CATEGORIES, Pairs
 from capsroute.lab.formatting import duration, fact
-from capsroute.lab.report import write_report
+from capsroute.lab.report.report import write_report
 from capsroute.lab.report.figures import floor_of
 from capsroute.lab.report.page import Album
 from capsroute.lab.report.sections import Answers, learning_curves, schedule
