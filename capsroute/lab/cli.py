@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from .training.config import Config
     from .training.environment import Machine
+    from .training.runs import RunFolder
+    from .training.task import Result
 
 app = typer.Typer(
     help="Routing by agreement for PyTorch.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -72,7 +74,6 @@ def train(
         from .training.config import SettingError, change
         from .training.experiments import config_of, saved_config, task_of
         from .training.loop import train as run_loop
-        from .training.results import report_run
         from .training.runs import RunFolder
 
         given = [f"{name}={value}" for name, value in (("seed", seed), ("cache_gb", cache_gb)) if value is not None]
@@ -193,7 +194,6 @@ def report(
 ) -> None:
     """Test a run's final weights and write one page that shows the run: report.html in its folder."""
     with told():
-        from .training.results import report_run
         from .training.runs import RunFolder
 
         _, fabric = place(accelerator)
@@ -336,6 +336,17 @@ def weights_of(what: str, on: str | None) -> "tuple[Path, Config]":
         return HOME / what, config_of(SHIPPED[what])
     names = ", ".join(SHIPPED)
     raise SettingError(f"{what}: expected the folder of a run, a folder of weights, or one of {names}")
+
+
+def report_run(run: "RunFolder", fabric: "Fabric") -> "tuple[Path, Result]":
+    """Test a run's final weights and write its report; returns the page's path and the result."""
+    from .report import write_run_report
+    from .training.experiments import saved_config, task_of
+    from .training.results import scored_test
+
+    task = task_of(saved_config(run.read_json("config.json")))
+    scores, result = scored_test(run, task, fabric)
+    return write_run_report(run, task, scores), result
 
 
 def dataset(name: str, folder: Path | None) -> tuple[Any, Path]:

@@ -15,6 +15,7 @@ from capsroute.lab.baselines import AttentionPooling, LinearProbe
 from capsroute.lab.data import treebank
 from capsroute.lab.data.downloads import DataError
 from capsroute.lab.errors import StoppedError, UserError
+from capsroute.lab.report import write_run_report
 from capsroute.lab.training import language as module
 from capsroute.lab.training.config import SettingError, change
 from capsroute.lab.training.environment import Machine
@@ -22,7 +23,7 @@ from capsroute.lab.training.experiments import config_of, task_of
 from capsroute.lab.training.language import Language, LanguageConfig
 from capsroute.lab.training.loop import train
 from capsroute.lab.training.regime import Regime
-from capsroute.lab.training.results import report_run, scored_test
+from capsroute.lab.training.results import scored_test
 from capsroute.lab.training.runs import RunFolder
 from capsroute.nets import SST
 from test_encoders import save
@@ -311,7 +312,8 @@ def test_the_record_and_the_report(given: dict[str, Any], tmp_path: Path) -> Non
     assert json.loads((tmp_path / "model/config.json").read_text())["encoder"] == given["encoder"]
     assert RunFolder(tmp_path).validation.read()["epoch"].tolist() == [1, 2]
     fabric = Machine(accelerator="cpu").fabric()
-    page, result = report_run(RunFolder(tmp_path), fabric, progress=False)
+    scores, result = scored_test(RunFolder(tmp_path), task, fabric, progress=False)
+    page = write_run_report(RunFolder(tmp_path), task, scores)
     words = page.read_text()
     assert all(name in words for name in task.names)
     assert "the cast is a joy" in words

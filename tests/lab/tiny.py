@@ -75,11 +75,6 @@ class Tiny:
         hit = scores.argmax(1).numpy() == self.pairs(split).category
         return Result(int(hit.sum()), len(hit), {})
 
-    def report(self, run: RunFolder, scores: Tensor) -> Path:
-        page = run.path / "report.html"
-        page.write_text(self.judge(scores, "test").words())
-        return page
-
     def describe(self) -> dict[str, Any]:
         return {"data": "tiny"}
 

@@ -1,6 +1,5 @@
 """Judging sentences by the hidden states of a frozen transformer: those of SST, or generated ones."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +15,7 @@ from ..analysis.accuracy import wilson
 from ..data import folder
 from ..data.trees import POLARITIES, SENTIMENTS, Phrases
 from ..encoders import Embeddings, Encoder, embed
-from ..errors import UserError
-from ..report.report import write_text_report
 from .config import Config
-from .runs import RunFolder
 from .task import Inputs, Result
 
 HEADS = {"routing": SST, "linear": LinearProbe, "attention": AttentionPooling}
@@ -105,27 +101,6 @@ class Language:
     def judge(self, scores: Tensor, split: str) -> Result:
         right, total = int((scores.argmax(1).numpy() == self.phrases(split).label).sum()), len(scores)
         return Result(right, total, {"sentences": wilson(right, total)})
-
-    def report(self, run: RunFolder, scores: Tensor) -> Path:
-        found, config = self.phrases("test"), self.config
-        source = "Stanford Sentiment Treebank" if config.data == "sst" else "generated film reviews"
-        network, encoder = self.restore(run.model), None
-        if isinstance(network, SST):
-            with suppress(UserError):  # scores are kept, so a run can be reported where its encoder is not
-                encoder = self.encoder()
-        return write_text_report(
-            run.path,
-            title=f"{config.experiment}: {source}, {config.classes} classes",
-            scores=scores.numpy(),
-            texts=found.text,
-            label=found.label,
-            names=self.names,
-            trained="on " + ("mixed-up (mixup) phrases" if config.mixup else "phrases"),
-            held_out="whole sentences of the validation split, which were not trained on",
-            network=network if isinstance(network, SST) else None,
-            encoder=encoder,
-            **run.story(),
-        )
 
     def encoder(self, device: torch.device | None = None) -> Encoder:
         """Loaded when it is first asked for, onto the device of whoever asks."""

@@ -62,13 +62,6 @@ def scored_test(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = 
     return scores, result
 
 
-def report_run(run: RunFolder, fabric: Fabric, *, progress: bool = True) -> tuple[Path, Result]:
-    """Write the page that shows a run."""
-    task = task_of(saved_config(run.read_json("config.json")))
-    scores, result = scored_test(run, task, fabric, progress=progress)
-    return task.report(run, scores), result
-
-
 def replicate(
     config: Config,
     out: Path,

@@ -55,18 +55,6 @@ class RunFolder:
         except ValueError as error:
             raise SettingError(f"{file}: cannot be read ({error}); was it edited?") from None
 
-    def story(self) -> dict[str, Any]:
-        """What every report tells of a finished run, as arguments."""
-        config, facts = self.read_json("config.json"), self.read_json("run.json")
-        summary = {
-            "parameters": facts["parameters"],
-            "epochs": config["epochs"],
-            "training_seconds": facts.get("seconds"),
-            "weights": "final, after the last step",
-        }
-        logs = {"training": self.training.read(), "validation": self.validation.read() or None}
-        return {"config": config, "versions": facts, "summary": summary, **logs}
-
     def write_config(self, config: Config) -> None:
         self.write_json("config.json", dataclasses.asdict(config))
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from .config import Config
-from .runs import RunFolder
 
 Inputs = tuple[Tensor, ...]
 
@@ -82,8 +81,4 @@ class Task(Protocol):
 
     def judge(self, scores: Tensor, split: str) -> Result:
         """What scores on a split say."""
-        ...
-
-    def report(self, run: RunFolder, scores: Tensor) -> Path:
-        """Write the page that shows a finished run and its scores on the test split."""
         ...

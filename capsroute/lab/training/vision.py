@@ -14,9 +14,7 @@ from ...nets import SmallNORB
 from ...nets.smallnorb import SMALLEST
 from ..analysis.accuracy import by_instance_interval, wilson
 from ..data import CATEGORIES, Pairs, folder
-from ..report.report import write_report
 from .config import Config
-from .runs import RunFolder
 from .task import Inputs, Result
 
 
@@ -86,25 +84,6 @@ class Vision:
         right, total = int(hit.sum()), len(hit)
         over_instances = by_instance_interval(hit, pairs.category, pairs.instance)
         return Result(right, total, {"images": wilson(right, total), "instances": over_instances})
-
-    def report(self, run: RunFolder, scores: Tensor) -> Path:
-        source = (
-            "smallNORB" if self.config.data == "smallnorb" else f"rendered toys, {self.config.size}x{self.config.size}"
-        )
-        how = [
-            *(["mixed-up (mixup)"] if self.config.mixup else []),
-            *(["randomly cropped"] if self.config.padding else []),
-        ]
-        return write_report(
-            run.path,
-            title=f"{self.config.experiment}: {source}",
-            scores=scores.numpy(),
-            pairs=self.pairs("test"),
-            names=self.names,
-            trained="on " + (" and ".join(how) + " images" if how else "images as they are"),
-            network=self.restore(run.model),
-            **run.story(),
-        )
 
     @cached_property
     def where(self) -> Path:
