@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from .training.config import Config
     from .training.environment import Machine
-    from .training.runs import RunFolder
-    from .training.task import Result
 
 app = typer.Typer(
     help="Routing by agreement for PyTorch.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -96,7 +94,9 @@ def train(
         if not report:
             console.print(f"see how it did: capsroute report {run.path}")
             return
-        page, result = report_run(run, fabric)
+        from .report import write_run_report
+
+        page, result = write_run_report(run, fabric)
         console.print(f"on {task.unseen}: {result.words()}")
         console.print(f"report: {page}")
 
@@ -194,10 +194,10 @@ def report(
 ) -> None:
     """Test a run's final weights and write one page that shows the run: report.html in its folder."""
     with told():
-        from .training.runs import RunFolder
+        from .report import write_run_report
 
         _, fabric = place(accelerator)
-        page, result = report_run(RunFolder(run), fabric)
+        page, result = write_run_report(run, fabric)
         console.print(f"{result.words()}\n{page}")
 
 
@@ -336,17 +336,6 @@ def weights_of(what: str, on: str | None) -> "tuple[Path, Config]":
         return HOME / what, config_of(SHIPPED[what])
     names = ", ".join(SHIPPED)
     raise SettingError(f"{what}: expected the folder of a run, a folder of weights, or one of {names}")
-
-
-def report_run(run: "RunFolder", fabric: "Fabric") -> "tuple[Path, Result]":
-    """Test a run's final weights and write its report; returns the page's path and the result."""
-    from .report import write_run_report
-    from .training.experiments import saved_config, task_of
-    from .training.results import scored_test
-
-    task = task_of(saved_config(run.read_json("config.json")))
-    scores, result = scored_test(run, task, fabric)
-    return write_run_report(run, task, scores), result
 
 
 def dataset(name: str, folder: Path | None) -> tuple[Any, Path]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...lab.baselines import AttentionPooling, LinearProbe
 from ...nets import SST
-from ..analysis.accuracy import wilson
+from ..analysis.accuracy import wilson_interval
 from ..data import folder
 from ..data.trees import POLARITIES, SENTIMENTS, Phrases
 from ..encoders import Embeddings, Encoder, embed
@@ -100,7 +100,7 @@ class Language:
 
     def judge(self, scores: Tensor, split: str) -> Result:
         right, total = int((scores.argmax(1).numpy() == self.phrases(split).label).sum()), len(scores)
-        return Result(right, total, {"sentences": wilson(right, total)})
+        return Result(right, total, {"sentences": wilson_interval(right, total)})
 
     def encoder(self, device: torch.device | None = None) -> Encoder:
         """Loaded when it is first asked for, onto the device of whoever asks."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...nets import SmallNORB
 from ...nets.smallnorb import SMALLEST
-from ..analysis.accuracy import by_instance_interval, wilson
+from ..analysis.accuracy import bootstrap_interval, wilson_interval
 from ..data import CATEGORIES, Pairs, folder
 from .config import Config
 from .task import Inputs, Result
@@ -82,8 +82,8 @@ class Vision:
         pairs = self.pairs(split)
         hit = scores.argmax(1).numpy() == pairs.category
         right, total = int(hit.sum()), len(hit)
-        over_instances = by_instance_interval(hit, pairs.category, pairs.instance)
-        return Result(right, total, {"images": wilson(right, total), "instances": over_instances})
+        over_instances = bootstrap_interval(hit, pairs.category, pairs.instance)
+        return Result(right, total, {"images": wilson_interval(right, total), "instances": over_instances})
 
     @cached_property
     def where(self) -> Path:
