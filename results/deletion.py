@@ -26,7 +26,15 @@ from torch import Tensor
 
 import capsroute
 from capsroute.credit import credit, for_class
-from capsroute.lab.analysis.deletion import FRACTIONS, Deletion, Mean, deletion, gradient_times_input, measured, orders
+from capsroute.lab.analysis.deletion import (
+    FRACTIONS,
+    Deletion,
+    Mean,
+    attribute_inputs,
+    gradient_times_input,
+    measure_attributions,
+    measure_deletion,
+)
 from capsroute.lab.data import Pairs, Phrases, folder, smallnorb, sst, toys, treebank
 from capsroute.lab.predict import Judge
 from capsroute.lab.report.credit_figures import deletion_curves
@@ -72,17 +80,17 @@ def main() -> None:
     layers, samples = of_texts(given, split) if given.name in ("sst5", "treebank") else of_images(given, split)
     if given.choose:
         chance = torch.Generator().manual_seed(SEED)
-        found = measured(layers, ((a, mu, tried(layers, a, mu, chance)) for a, mu in samples))
+        found = measure_attributions(layers, ((a, mu, tried(layers, a, mu, chance)) for a, mu in samples))
     else:
-        found = deletion(layers, samples, seed=SEED)
-    n = len(next(iter(found.chances.values())))
+        found = measure_deletion(layers, samples, seed=SEED)
+    n = len(next(iter(found.probabilities.values())))
     record: dict[str, Any] = {"split": split, "samples": n, "areas": areas(found)} | circumstances(
         time.monotonic() - began
     )
     if given.choose:
         write(out / "tried.json", record)
     else:
-        rivals = {name: found.difference("credit", name)._asdict() for name in found.chances if name != "credit"}
+        rivals = {name: found.difference("credit", name)._asdict() for name in found.probabilities if name != "credit"}
         write(out / "areas.json", record | {"credit less rival": rivals})
         write_curves(out / "curves.csv", found)
         drawing = deletion_curves(TITLES[given.name], found)
@@ -134,7 +142,7 @@ def tried(layers: list[Routing], a: Tensor, mu: Tensor, chance: torch.Generator)
         used = first.D_use.sum(0)
         shared = (first.D_use / used.where(used > 0, 1)) @ second.net  # in proportion to the data, whatever its votes
         winner = int(scores.argmax())
-    return orders(layers, a, mu, chance) | {
+    return attribute_inputs(layers, a, mu, chance) | {
         "credit, score alone": found.net[:, winner],
         "share used": found.use[:, winner],
         "proportional": for_class(shared, scores),
@@ -153,7 +161,7 @@ def drawn(total: int, n: int) -> np.ndarray:
 
 
 def areas(found: Deletion) -> dict[str, dict[str, float]]:
-    measured: dict[str, Mean] = {name: found.area(name) for name in found.chances}
+    measured: dict[str, Mean] = {name: found.area(name) for name in found.probabilities}
     return {name: area._asdict() for name, area in sorted(measured.items(), key=lambda item: item[1].mean)}
 
 
@@ -226,7 +234,7 @@ def write_curves(path: Path, found: Deletion) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["order", "removed", "probability", "standard error"])
-        for name in found.chances:
+        for name in found.probabilities:
             for place, (mean, error) in zip(found.fractions.tolist(), found.curve(name), strict=True):
                 writer.writerow([name, f"{place:g}", f"{mean:.6f}", f"{error:.6f}"])
 
