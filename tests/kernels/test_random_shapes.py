@@ -137,8 +137,8 @@ def test_the_small_run_has_every_form(bench: Any, monkeypatch: pytest.MonkeyPatc
 
     def choose(*args: Any) -> Any:
         tile = chosen(*args)
-        seen.add((tile.ALONE, tile.DOT, tile.WIDE, tile.W_I, tile.PACKED))
-        several.add((tile.CHUNKS > 1, tile.FEW))
+        seen.add((tile.ONE_PROGRAM, tile.DOT, tile.SPLIT_J, tile.W_I, tile.PACKED))
+        several.add((tile.CHUNKS > 1, tile.FLOAT64_GRADS))
         return tile
 
     def moments(plan: Any, sizes: Any, *others: Any) -> Any:

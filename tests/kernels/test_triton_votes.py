@@ -392,11 +392,11 @@ def test_small_samples_are_one_program_each_where_their_gradients_fit(name: str)
         return job(PLAN, sizes, batch * i, shapes, knobs, 132)
 
     found = how(s.batch)
-    assert found.tile.ALONE
+    assert found.tile.ONE_PROGRAM
     assert i <= found.tile.BLOCK_I
     assert j <= found.tile.BLOCK_M
     assert found.tile == how(s.batch + 1).tile
-    assert not how(s.batch, SHARED).tile.ALONE
+    assert not how(s.batch, SHARED).tile.ONE_PROGRAM
     most = 2**28 // (4 * i * j * max(s.d_inp, s.d_cov) * s.d_out)
-    assert how(most).tile.ALONE
-    assert not how(most + 1).tile.ALONE
+    assert how(most).tile.ONE_PROGRAM
+    assert not how(most + 1).tile.ONE_PROGRAM

@@ -151,9 +151,9 @@ def by_moments(
 
 def exact(device: torch.device) -> bool:
     """Whether float64 is fast, and Triton multiplies in it."""
-    from .moments_hard import SERVES
+    from .moments_float64 import HAS_FLOAT64_DOT
 
-    return SERVES and device.type == "cuda" and torch.cuda.get_device_capability(device) in EXACT
+    return HAS_FLOAT64_DOT and device.type == "cuda" and torch.cuda.get_device_capability(device) in EXACT
 
 
 def runner(plan: Plan, sizes: Sizes, inputs: Sequence[Any], fewest: int | None = None) -> Runner:

@@ -14,7 +14,7 @@ sample's inputs are cut into slots, each with sums of its own. `docs/kernels.md`
 import triton
 import triton.language as tl
 
-from .moments_hard import FLOAT64, hard_sums, store_rows
+from .moments_float64 import FLOAT64, hard_sums, store_rows
 from .moments_model import (
     LOG2_E,
     along_features,
@@ -67,7 +67,7 @@ NUMBERS = (
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def first_sums(
+def first_sums_fwd_kernel(
     p_a, p_x, p_offsets, p_first, p_gate, p_range, p_hard, n_b, n_inp, n_slots, slot_tiles,
     PACKED: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -146,7 +146,7 @@ def easy_sums(
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def feature_sums(
+def feature_sums_fwd_kernel(
     p_a, p_x, p_offsets, p_usual, p_scale, p_rows, p_log, p_hard, p_exact, p_part, p_one, n_b, n_inp, t, again, apart,
     n_slots, slot_tiles, PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
     BLOCK_JJ: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -217,7 +217,7 @@ def first_moments(
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def models(
+def models_fwd_kernel(
     p_W, p_B, p_use, p_ign, p_first, p_gate, p_range, p_part, p_one, p_usual, p_scale, p_total, p_S, p_D, p_rows, p_log,
     p_hard, p_exact, p_a_out, p_mu_out, p_sig2_out, n_b, t, again, n_iters, n_slots, eps, far, weight, stride_W,
     stride_use, stride_ign,

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from .moments import NUMBERS
-from .moments_hard import FLOAT64, LN_2, hard_sums_bwd, load_rows, store_rows
+from .moments_float64 import FLOAT64, LN_2, hard_sums_bwd, load_rows, store_rows
 from .moments_model import (
     along_features,
     along_votes,
@@ -86,7 +86,7 @@ def weights_bwd(
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def models_bwd(
+def models_bwd_kernel(
     p_W, p_B, p_use, p_ign, p_usual, p_scale, p_total, p_S, p_D, p_hard, p_da, p_dmu, p_dsig2, p_part, p_rows, p_size,
     p_exact, p_dtotal, p_dlayer, n_b, t, n_slots, eps, stride_W, stride_use, stride_ign,
     LAST: tl.constexpr, GAUSSIAN: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
@@ -226,7 +226,7 @@ def easy_sums_bwd(
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def feature_sums_bwd(
+def feature_sums_bwd_kernel(
     p_a, p_x, p_offsets, p_usual, p_scale, p_theta, p_log, p_hard, p_exact, p_part, p_rows, p_size, p_drows, p_da_inp,
     p_dx, n_b, n_inp, t, fresh, n_slots, slot_tiles,
     PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
@@ -257,7 +257,7 @@ def feature_sums_bwd(
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def first_sums_bwd(
+def first_sums_bwd_kernel(
     p_a, p_x, p_offsets, p_usual, p_scale, p_rows, p_size, p_dtotal, p_dlayer, p_da_inp, p_dx,
     p_dW, p_dB, p_duse, p_dign, n_b, n_inp, fresh, n_slots, slot_tiles,
     PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr, BLOCK_I: tl.constexpr,

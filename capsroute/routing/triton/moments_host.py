@@ -13,9 +13,9 @@ from torch import Tensor
 from ..mapping import Tensors
 from .grid import programs_at_once
 from .launch import At, Launch, Pass
-from .moments import feature_sums, first_sums, models
-from .moments_bwd import feature_sums_bwd, first_sums_bwd, models_bwd
-from .moments_hard import SERVES
+from .moments import feature_sums_fwd_kernel, first_sums_fwd_kernel, models_fwd_kernel
+from .moments_bwd import feature_sums_bwd_kernel, first_sums_bwd_kernel, models_bwd_kernel
+from .moments_float64 import HAS_FLOAT64_DOT
 from .native import Kernels
 from .sizes import ALWAYS, NEVER, Hard, Plan, Sizes, power
 from .workspace import Layout, Piece
@@ -79,7 +79,7 @@ class Runner(Kernels):
         c, d, t = power(n.c), power(n.d), plan.n_iters
         c = max(c, 4 // d)  # sixteen features are what a product takes at least
         k = 4 * c * d
-        self.plan, self.n, self.hard, self.tiles = plan, n, hard if SERVES else NEVER, tiles
+        self.plan, self.n, self.hard, self.tiles = plan, n, hard if HAS_FLOAT64_DOT else NEVER, tiles
         self.first, self.others = cut(n.b, n.i, tiles.first, device), cut(n.b, n.i, tiles.others, device)
         slots, first = n.b * self.others.slots, n.b * self.first.slots
         fwd_room = Layout(
@@ -119,20 +119,20 @@ class Runner(Kernels):
         usual, scale, _, _, _, *coefficients = saved
         hard = saved[7]
         yield Launch(
-            first_sums, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:3], hard, n.b, n.i,
-            *self.first, *self.of_inputs,
+            first_sums_fwd_kernel, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:3], hard,
+            n.b, n.i, *self.first, *self.of_inputs,
         )  # fmt: skip
         for t, again in self.steps():
             if t:
                 yield Launch(
-                    feature_sums, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
+                    feature_sums_fwd_kernel, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
                     *coefficients, *scratch[3:], n.b, n.i, t, again, self.hard.apart,
                     *self.others, *self.of_step,
                 )  # fmt: skip
             yield Launch(
-                models, n.b * self.blocks, tiles.model_warps, (self, t == 0), *PARAMS, *scratch, *saved, *outs,
-                n.b, t, again, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps, *self.hard[:2],
-                *self.strides, t == 0, *self.of_models,
+                models_fwd_kernel, n.b * self.blocks, tiles.model_warps, (self, t == 0), *PARAMS, *scratch, *saved,
+                *outs, n.b, t, again, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps,
+                *self.hard[:2], *self.strides, t == 0, *self.of_models,
             )  # fmt: skip
 
     def steps(self) -> Iterator[tuple[int, int]]:
@@ -150,17 +150,17 @@ class Runner(Kernels):
         hard, last = saved[7], plan.n_iters - 1
         for t in range(last, -1, -1):
             yield Launch(
-                models_bwd, n.b * self.blocks, tiles.model_warps, (self, t == last), *PARAMS, *saved[:5], hard, *douts,
-                *back, n.b, t, self.others.slots, plan.eps, *self.strides, t == last, *self.of_models,
+                models_bwd_kernel, n.b * self.blocks, tiles.model_warps, (self, t == last), *PARAMS, *saved[:5],
+                hard, *douts, *back, n.b, t, self.others.slots, plan.eps, *self.strides, t == last, *self.of_models,
             )  # fmt: skip
             if t:
                 yield Launch(
-                    feature_sums_bwd, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
+                    feature_sums_bwd_kernel, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
                     *coefficients, *back[:4], *grads[:2], n.b, n.i, t, int(t == last), *self.others, *self.of_step,
                 )  # fmt: skip
         yield Launch(
-            first_sums_bwd, n.b * self.first.slots + -(-n.j * self.width // 128), tiles.first.warps, self, *INPUTS,
-            usual, scale, *back[1:3], *back[4:], *grads, n.b, n.i, int(last == 0), *self.first, *self.of_last,
+            first_sums_bwd_kernel, n.b * self.first.slots + -(-n.j * self.width // 128), tiles.first.warps, self,
+            *INPUTS, usual, scale, *back[1:3], *back[4:], *grads, n.b, n.i, int(last == 0), *self.first, *self.of_last,
         )  # fmt: skip
 
     def fwd(self, given: Sequence[Tensor], in_graph: bool = False) -> tuple[Tensors, Tensors]:

@@ -4,14 +4,12 @@
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportCallIssue=false
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
 from .grid import wait_for_all
 from .numerics import at_least, at_most, rounded
-from .votes_pairs import prepare
+from .votes_halves import prepare
 from .votes_tile import (
     LOWEST,
     add_to,
@@ -32,32 +30,9 @@ from .votes_tile import (
     total,
     votes,
 )
-from .votes_types import Cut, Inputs, Layer
+from .votes_types import InputPtrs, LayerPtrs, SumSplit
 
 LOG_PI = tl.constexpr(1.1447298858494002)
-
-
-class Sums(NamedTuple):
-    """Over the inputs of a slot, in float64; distances `E` are counted from the means of the iteration before.
-
-    The largest logits are in float32 where agreement is Gaussian.
-    """
-
-    f: Any  # [slots, b]
-    D_use: Any  # [slots, b, j]
-    a: Any  # where betas are each input's own, [slots, b, j]
-    D_E: Any  # [slots, b, j, v]
-    D_EE: Any  # [slots, b, j, v]
-    top: Any  # where outputs take more than one tile, likewise below: the largest logit of a slice, [slices, n]
-    all: Any  # sum of exponentials of a slice's logits less that, [slices, n]
-
-
-class Outs(NamedTuple):
-    """The last iteration's model."""
-
-    a: Any  # [b, j]
-    mu: Any  # [b, j, v]
-    sig2: Any  # [b, j, v]
 
 
 @triton.jit
@@ -178,7 +153,7 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
         looks = 0
         b_weight = tl.full([V, T.BLOCK_J], 0.0, tl.float32)
         # in a loop of its own: as a branch of the other it kept compilers busy for ever
-        while (looks < T.LOOKS) & (first < n_tiles):
+        while (looks < T.CENTRE_TILES) & (first < n_tiles):
             rows = rows_of(inp, start, n_inp, first, T)
             b_V = votes(inp, layer, rows, cols, pid_j, 0, T)
             b_D = uses(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, FIRST, T)
@@ -187,7 +162,7 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
             b_centre = b_new
             b_f += rows.f
             b_use += b_D
-            if T.OWN:
+            if T.BETAS_I:
                 b_a += worth(inp, layer, rows, cols, b_D, share, T)
             b_DE, b_DEE = add_votes(b_D, b_V - b_centre[None, :, :], b_DE, b_DEE)
             looks += tl.where(tl.max(rows.f, 0) > 0.0, 1, 0)
@@ -201,7 +176,7 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
         b_D = uses(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, FIRST, T)
         b_f += rows.f
         b_use += b_D
-        if T.OWN:
+        if T.BETAS_I:
             b_a += worth(inp, layer, rows, cols, b_D, share, T)
         if T.CHUNKS == 1:
             b_DE, b_DEE = add_votes(b_D, b_V - b_centre[None, :, :], b_DE, b_DEE)
@@ -222,7 +197,7 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
         tl.store(sums.f + tl.cast(pid_s, tl.int64) * inp.b + pid_b, tl.sum(b_f.to(tl.float64), 0))
     b_used = tl.sum(b_use.to(tl.float64), 0)
     tl.store(sums.D_use + o_sum + cols.o_j, b_used * share, mask=cols.m_j)
-    if T.OWN:
+    if T.BETAS_I:
         tl.store(sums.a + o_sum + cols.o_j, tl.sum(b_a, 0), mask=cols.m_j)
     if T.CHUNKS == 1:
         o_E, m_E = chunk(cols, 0, T)
@@ -241,7 +216,7 @@ def log_sigmoid(x):
 @triton.jit
 def score(inp, layer, cut, sums, o_out, o_j, m_j, b_D, b_ign, stride, T: tl.constexpr):
     """Benefit from what outputs use, less cost of what they ignore."""
-    if T.OWN:
+    if T.BETAS_I:
         return total(sums.a, cut.slots, stride, o_out, m_j, T.BLOCK_S)
     else:
         b_gain = tl.load(layer.use + (o_j if T.USE_J else o_j * 0), mask=m_j, other=0.0).to(tl.float64)
@@ -307,11 +282,11 @@ def votes_fwd_kernel(
     T: tl.constexpr,
 ):  # fmt: skip
     """Each iteration: normalisers where outputs are many, then sums over inputs, then models."""
-    inp = Inputs(given.a, given.x, given.offsets, pairs.f, pairs.x, pairs.x_unit, n, b, i, j, n_iters)
-    layer = Layer(given.W, given.B, given.use, given.ign, pairs.W, pairs.W_unit)
-    cut = Cut(i_tiles, j_tiles, slots, slices)
+    inp = InputPtrs(given.a, given.x, given.offsets, pairs.f, pairs.x, pairs.x_unit, n, b, i, j, n_iters)
+    layer = LayerPtrs(given.W, given.B, given.use, given.ign, pairs.W, pairs.W_unit)
+    cut = SumSplit(i_tiles, j_tiles, slots, slices)
     pid, n_pids = tl.program_id(0), tl.num_programs(0)
-    STEPS: tl.constexpr = 4 if T.WIDE else 2
+    STEPS: tl.constexpr = 4 if T.SPLIT_J else 2
     for phase in range(first, last):
         if phase > first:
             wait_for_all(p_count)
@@ -322,7 +297,7 @@ def votes_fwd_kernel(
             step = tl.where(phase == 0, STEPS, step)
             if phase == 0:
                 prepare(inp, layer, pid, n_pids, T)
-        if T.WIDE:
+        if T.SPLIT_J:
             if step == -2:
                 for unit in range(pid, b * i_tiles * slices, n_pids):
                     pid_b, pid_i = unit // slices // i_tiles, unit // slices % i_tiles

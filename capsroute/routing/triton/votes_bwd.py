@@ -8,15 +8,13 @@ one before; when all have, one pass takes every iteration's share of the votes' 
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportCallIssue=false, reportIndexIssue=false
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .votes_pairs import LARGEST_X, prepare, sigmoid
-from .votes_pull import assigned, find_dot, join_dot, logit_backward, lose, model_backward, share_backward
-from .votes_push import add_W, clear_all, push, put_f
+from .votes_halves import LARGEST_X, prepare, sigmoid
+from .votes_model_bwd import assigned, find_dot, join_dot, logit_backward, lose, model_backward, share_backward
+from .votes_param_bwd import add_W, clear_all, push, put_f
 from .votes_tile import (
     add_to,
     columns_of,
@@ -31,16 +29,7 @@ from .votes_tile import (
     total,
     votes,
 )
-from .votes_types import Cut, Inputs, Layer
-
-
-class Share(NamedTuple):
-    """How the last pass is shared: by samples into `groups`, by inputs into `slots`, by outputs into `slices`."""
-
-    groups: Any
-    slots: Any
-    slices: Any
-    w_slots: Any  # partial gradients of W
+from .votes_types import GradSplit, InputPtrs, LayerPtrs, SumSplit
 
 
 @triton.jit
@@ -127,15 +116,15 @@ def finish_all(inp, layer, cut, share, models, pulls, parts, grads, unit, T: tl.
                     inp, layer, models, pulls, parts, grads, p_W, pid_g, pid_x, pid_b, start, n_inp, pid_i, cols, pid_j,
                     b_dW, T,
                 )  # fmt: skip
-        if T.WHOLE:
+        if T.ONE_STEP:
             add_W(inp, p_W, cols, 0, 0, b_dW, T)
 
 
 @triton.jit
 def reduce_inputs(inp, share, parts, grads, pid, n_pids, T: tl.constexpr):
     """The gradients of x and a_inp, from all slices of outputs."""
-    BLOCK: tl.constexpr = 256 if T.WIDE else 2048
-    SLOTS: tl.constexpr = 8 if T.WIDE else 1
+    BLOCK: tl.constexpr = 256 if T.SPLIT_J else 2048
+    SLOTS: tl.constexpr = 8 if T.SPLIT_J else 1
     n_x = tl.cast(inp.n, tl.int64) * (T.C * T.D)
     for unit in range(pid, tl.cdiv(n_x, BLOCK), n_pids):
         o_x = tl.cast(unit, tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -154,12 +143,12 @@ def reduce_inputs(inp, share, parts, grads, pid, n_pids, T: tl.constexpr):
 @triton.jit
 def reduce_params(inp, share, pulls, parts, grads, pid, n_pids, T: tl.constexpr):
     """The gradients of the parameters, from all parts or, where inputs share them, from those of the models."""
-    BLOCK: tl.constexpr = 256 if T.WIDE else 64
-    SLOTS: tl.constexpr = 8 if T.WIDE else 32
+    BLOCK: tl.constexpr = 256 if T.SPLIT_J else 64
+    SLOTS: tl.constexpr = 8 if T.SPLIT_J else 32
     n_W = tl.cast(inp.i if T.W_I else 1, tl.int64) * (inp.j if T.W_J else 1) * (T.D * T.H)
     for unit in range(pid, tl.cdiv(n_W, BLOCK), n_pids):
         o_W = tl.cast(unit, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        o_hd = o_W if T.ALONE else o_W // (T.D * T.H) * (T.D * T.H) + o_W % T.H * T.D + o_W // T.H % T.D
+        o_hd = o_W if T.ONE_PROGRAM else o_W // (T.D * T.H) * (T.D * T.H) + o_W % T.H * T.D + o_W // T.H % T.D
         b_dW = total(parts.W, share.w_slots, n_W, o_hd, o_W < n_W, SLOTS)
         tl.store(grads.W + o_W, b_dW.to(tl.float32), mask=o_W < n_W)
     n_B = tl.cast(inp.i if T.B_I else 1, tl.int64) * inp.j * (T.C * T.H)
@@ -201,13 +190,13 @@ def votes_bwd_kernel(
     lines, given, models, pairs, pulls, backs, parts, grads, T: tl.constexpr,
 ):  # fmt: skip
     """Each iteration but the first: gradients of the models' sums, then sums over inputs; at the end all gradients."""
-    inp = Inputs(given.a, given.x, given.offsets, pairs.f, pairs.x, pairs.x_unit, n, b, i, j, n_iters)
-    layer = Layer(given.W, given.B, given.use, given.ign, pairs.W, pairs.W_unit)
-    cut, share = Cut(i_tiles, j_tiles, slots, slices), Share(groups, x_slots, x_slices, w_slots)
+    inp = InputPtrs(given.a, given.x, given.offsets, pairs.f, pairs.x, pairs.x_unit, n, b, i, j, n_iters)
+    layer = LayerPtrs(given.W, given.B, given.use, given.ign, pairs.W, pairs.W_unit)
+    cut, share = SumSplit(i_tiles, j_tiles, slots, slices), GradSplit(groups, x_slots, x_slices, w_slots)
     pid, n_pids = tl.program_id(0), tl.num_programs(0)
-    STEPS: tl.constexpr = 4 if T.WIDE else 2
+    STEPS: tl.constexpr = 4 if T.SPLIT_J else 2
     if first == 0:
-        clear_all(parts.f if T.WHOLE and T.W_J else parts.W, lines, pid, n_pids)
+        clear_all(parts.f if T.ONE_STEP and T.W_J else parts.W, lines, pid, n_pids)
     for phase in range(first, last):
         if phase > first:
             wait_for_all(p_count)
@@ -222,7 +211,7 @@ def votes_bwd_kernel(
             for unit in range(pid, b * n_blocks, n_pids):
                 pid_b, pid_m = unit // n_blocks, unit % n_blocks
                 model_backward(inp, layer, cut, models, pulls, backs, grads, t, pid_b, pid_m, T)
-        if T.WIDE:
+        if T.SPLIT_J:
             if (step == 1) & (end < 0):
                 for unit in range(pid, b * i_tiles * slices, n_pids):
                     pid_b, pid_i = unit // slices // i_tiles, unit // slices % i_tiles
@@ -237,6 +226,6 @@ def votes_bwd_kernel(
             for unit in range(pid, groups * x_slots * x_slices, n_pids):
                 finish_all(inp, layer, cut, share, models, pulls, parts, grads, unit, T)
         if end == 2:
-            if not T.ONCE:
+            if not T.ONE_TILE:
                 reduce_inputs(inp, share, parts, grads, pid, n_pids, T)
             reduce_params(inp, share, pulls, parts, grads, pid, n_pids, T)

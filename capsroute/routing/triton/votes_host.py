@@ -16,13 +16,12 @@ from .grid import keep_counter, programs_at_once, run_phases
 from .launch import At, Launch, Pass
 from .native import Kernels
 from .sizes import Plan, Sizes, power
-from .votes import Outs, votes_fwd_kernel
-from .votes_alone import alone_fwd_kernel
-from .votes_alone_bwd import alone_bwd_kernel
-from .votes_bwd import Share, votes_bwd_kernel
-from .votes_pull import Grads
+from .votes import votes_fwd_kernel
+from .votes_bwd import votes_bwd_kernel
 from .votes_rooms import Rooms, rooms
-from .votes_types import Cut, Given, Tile
+from .votes_small import small_fwd_kernel
+from .votes_small_bwd import small_bwd_kernel
+from .votes_types import Grads, GradSplit, Outputs, RouteArgs, SumSplit, Tile
 
 SLOT_BYTES = 2**28
 """Room for partial gradients of a parameter or of the inputs, or partial sums of models."""
@@ -65,8 +64,8 @@ class Job(NamedTuple):
     """How a case is run."""
 
     tile: Tile
-    cut: Cut
-    share: Share
+    cut: SumSplit
+    share: GradSplit
     warps: int
     per_core: int
     rooms: Rooms
@@ -75,7 +74,7 @@ class Job(NamedTuple):
 
 
 def parts(n: int, size: int) -> int:
-    """Parts of a size that cover n, at least one."""
+    """PartialGrads of a size that cover n, at least one."""
     return max(1, -(-n // size))
 
 
@@ -91,7 +90,7 @@ def job(plan: Plan, sizes: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knob
     """For parameters of these shapes and n inputs in all, on a device with so many multiprocessors."""
     tile = choose(plan, sizes, n, shapes, knobs, cores)
     numbers = tile.BLOCK_I * tile.BLOCK_J * tile.BLOCK_C * tile.BLOCK_H // 128  # that a thread of four warps holds
-    if tile.ALONE:
+    if tile.ONE_PROGRAM:
         warps = 4 * max(1, min(4, power(parts(numbers, knobs.alone_numbers))))
     else:
         warps = 8 if numbers > (knobs.dot_numbers if tile.DOT and tile.BLOCK_I < 64 else knobs.numbers) else 4
@@ -135,13 +134,13 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
     return Tile(
         *(s.c, s.d, s.h, block_i, block_j, block_c, block_h, block_d, parts(s.d, block_d) * block_d),
         DOT=dot,
-        WHOLE=dot and chunks == 1 and s.d <= block_d,
-        WIDE=wide,
-        ALONE=alone,
-        ONCE=not wide and chunks == 1,
+        ONE_STEP=dot and chunks == 1 and s.d <= block_d,
+        SPLIT_J=wide,
+        ONE_PROGRAM=alone,
+        ONE_TILE=not wide and chunks == 1,
         CHUNKS=chunks,
-        LOOKS=parts(knobs.looks, block_i),
-        FEW=s.i <= knobs.few and chunks > 1 and not dot and not wide,
+        CENTRE_TILES=parts(knobs.looks, block_i),
+        FLOAT64_GRADS=s.i <= knobs.few and chunks > 1 and not dot and not wide,
         PACKED=s.packed,
         GAUSSIAN=plan.gaussian,
         EPS=plan.eps,
@@ -152,45 +151,45 @@ def choose(plan: Plan, s: Sizes, n: int, shapes: tuple[Shape, ...], knobs: Knobs
         USE_J=use[1] > 1,
         IGN_I=ign[0] != 1,
         IGN_J=ign[1] > 1,
-        OWN=use[0] != 1 or ign[0] != 1,
+        BETAS_I=use[0] != 1 or ign[0] != 1,
         BLOCK_M=power(s.j) if alone else max(1, min(power(s.j), models // block_v)),
         BLOCK_V=block_v,
         BLOCK_S=1 if wide or alone else 8,
     )
 
 
-def share_sums(s: Sizes, T: Tile, programs: int) -> Cut:
+def share_sums(s: Sizes, T: Tile, programs: int) -> SumSplit:
     """By tiles of outputs, and by slots of inputs as far as their sums fit their room."""
     i_tiles, j_tiles = parts(s.i, T.BLOCK_I), parts(s.j, T.BLOCK_J)
     fit = SLOT_BYTES // max(1, 8 * s.b * s.j * (2 * s.c * s.h + 2))
-    slices = split(j_tiles, s.b * i_tiles, 64, programs) if T.WIDE else 1
-    return Cut(i_tiles, j_tiles, split(i_tiles, s.b * j_tiles, fit, programs), slices)
+    slices = split(j_tiles, s.b * i_tiles, 64, programs) if T.SPLIT_J else 1
+    return SumSplit(i_tiles, j_tiles, split(i_tiles, s.b * j_tiles, fit, programs), slices)
 
 
-def share_last(s: Sizes, n: int, T: Tile, cut: Cut, programs: int) -> Share:
+def share_last(s: Sizes, n: int, T: Tile, cut: SumSplit, programs: int) -> GradSplit:
     """By samples, inputs and outputs, as far as partial gradients fit their room."""
-    if T.ALONE:
-        return Share(s.b, 1, 1, s.b)
+    if T.ONE_PROGRAM:
+        return GradSplit(s.b, 1, 1, s.b)
     w = 4 * (s.i if T.W_I else 1) * (s.j if T.W_J else 1) * s.d * s.h
     own = max(w * T.W_I, 4 * s.i * s.j * (s.c * s.h if T.B_I else T.USE_I or T.IGN_I))
     most = SLOT_BYTES // max(1, 4 * n * (s.c * s.d + 1))
-    slices = split(cut.j_tiles, s.b, most, programs) if T.WIDE else 1
+    slices = split(cut.j_tiles, s.b, most, programs) if T.SPLIT_J else 1
     fit = SLOT_BYTES // max(1, w * (1 if T.W_J else slices))  # partial gradients of W
     groups = max(1, min(s.b, 4 * programs, SLOT_BYTES // max(1, own), fit))
     slots = split(cut.i_tiles, groups * slices, cut.i_tiles if T.W_I else fit // groups, programs)
-    return Share(groups, slots, slices, groups * (1 if T.W_I else slots) * (1 if T.W_J else slices))
+    return GradSplit(groups, slots, slices, groups * (1 if T.W_I else slots) * (1 if T.W_J else slices))
 
 
-def work(s: Sizes, t: int, n: int, T: Tile, cut: Cut, share: Share) -> tuple[Work, Work]:
+def work(s: Sizes, t: int, n: int, T: Tile, cut: SumSplit, share: GradSplit) -> tuple[Work, Work]:
     """Forward and backward, of t iterations and n inputs in all."""
     units = s.b * max(cut.slots * cut.j_tiles, cut.i_tiles * cut.slices, parts(s.j, T.BLOCK_M))
     last = share.groups * share.slots * share.slices
     W = (s.i if T.W_I else 1) * (s.j if T.W_J else 1) * s.d * s.h
-    if T.ALONE:
+    if T.ONE_PROGRAM:
         return Work(1, s.b), Work(2, max(s.b, parts(W + (s.i if T.B_I else 1) * s.j * s.c * s.h, 64)))
-    fwd = Work((4 * t - 2 if T.WIDE else 2 * t) + T.DOT, units)
-    inputs = 0 if T.ONCE else parts(n * s.c * s.d, 1024)
-    bwd = Work((4 if T.WIDE else 2) * (t - 1) + 3, max(units, last, inputs, parts(W, 64)))
+    fwd = Work((4 * t - 2 if T.SPLIT_J else 2 * t) + T.DOT, units)
+    inputs = 0 if T.ONE_TILE else parts(n * s.c * s.d, 1024)
+    bwd = Work((4 if T.SPLIT_J else 2) * (t - 1) + 3, max(units, last, inputs, parts(W, 64)))
     return fwd, bwd
 
 
@@ -212,9 +211,9 @@ class Runner(Kernels):
         self.how = how = job(plan, sizes, n, shapes, knobs, programs_at_once(device, 1))
         counts, key, at_once = (n, *sizes[:3], plan.n_iters), (how.tile, dtypes), programs_at_once(device, how.per_core)
         rooms, count = how.rooms, PLACES[0]
-        if how.tile.ALONE:
-            fwd = Launch(alone_fwd_kernel, sizes.b, how.warps, key, *counts, *PLACES[:5], how.tile)
-            bwd_kernel, shares = alone_bwd_kernel, ()
+        if how.tile.ONE_PROGRAM:
+            fwd = Launch(small_fwd_kernel, sizes.b, how.warps, key, *counts, *PLACES[:5], how.tile)
+            bwd_kernel, shares = small_bwd_kernel, ()
         else:
             fwd = Launch(
                 votes_fwd_kernel, min(how.fwd.units, at_once), how.warps, key, count, 0, how.fwd.phases,
@@ -225,14 +224,14 @@ class Runner(Kernels):
             bwd_kernel, min(how.bwd.units, at_once), how.warps, key, count, 0, how.bwd.phases,
             *counts, *shares, *PLACES[1:8], how.tile, together=True,
         )  # fmt: skip
-        run_fwd = Pass([Given, rooms.fwd, rooms.saved, Outs], [fwd], counts=not how.tile.ALONE)
-        run_bwd = Pass([Given, rooms.saved, rooms.bwd, Grads], [bwd], counts=True)
+        run_fwd = Pass([RouteArgs, rooms.fwd, rooms.saved, Outputs], [fwd], counts=not how.tile.ONE_PROGRAM)
+        run_bwd = Pass([RouteArgs, rooms.saved, rooms.bwd, Grads], [bwd], counts=True)
         super().__init__(sizes, run_fwd, run_bwd, rooms[:3], whole=sizes.b > 0 and not self.shared)
 
     def fwd(self, given: Sequence[Tensor], in_graph: bool = False) -> tuple[Tensors, Tensors]:
         """`a [..., j]`, `mu [..., j, c, h]` and `sig2 [..., j, c, h]`, and what the backward pass needs.
 
-        Tensors are contiguous, and as in `Given`; `in_graph` says that they are part of a compiled graph.
+        Tensors are contiguous, and as in `RouteArgs`; `in_graph` says that they are part of a compiled graph.
         """
         s, how, a_inp, W = self.sizes, self.how, given[0], given[3]
         batch = (s.b,) if s.packed else a_inp.shape[:-1]
@@ -242,7 +241,7 @@ class Runner(Kernels):
             if not in_graph:
                 keep_counter(W)
             tensors = *given, how.rooms.fwd.make(W), saved, a, mu, sig2
-            if how.tile.ALONE:
+            if how.tile.ONE_PROGRAM:
                 self.run_fwd.start(tensors)
             else:
                 run_phases(self.run_fwd, how.fwd.phases, tensors)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from .numerics import at_least, at_most, rounded
-from .votes_pairs import bounded, load_pair, multiply, sigmoid
+from .votes_halves import bounded, load_pair, multiply, sigmoid
 from .votes_types import Columns, Model, Rows
 
 FLOOR = tl.constexpr(-60.0)
@@ -42,14 +42,14 @@ def rows_of(inp, start, n_inp, pid_i, T: tl.constexpr):
         b_f = tl.load(inp.f + o_n, mask=m_i, other=0.0)
     else:
         b_f = sigmoid(tl.load(inp.a + o_n, mask=m_i, other=-float("inf"))).to(tl.float32)
-    b_x = load_x(inp, o_n, m_i, 0, 0, T) if T.WHOLE else 0
+    b_x = load_x(inp, o_n, m_i, 0, 0, T) if T.ONE_STEP else 0
     return Rows(o_i, o_n, m_i, b_f, b_x)
 
 
 @triton.jit
 def columns_of(inp, layer, pid_j, T: tl.constexpr):
     o_j = tl.arange(0, T.BLOCK_J)
-    b_W = load_W(inp, layer, pid_j, 0, 0, T) if T.WHOLE else 0
+    b_W = load_W(inp, layer, pid_j, 0, 0, T) if T.ONE_STEP else 0
     return Columns(tl.cast(pid_j, tl.int64) * T.BLOCK_J, o_j, o_j < inp.j - pid_j * T.BLOCK_J, b_W)
 
 
@@ -79,18 +79,18 @@ def places(T: tl.constexpr):
 
 @triton.jit
 def load_x(inp, o_n, m_i, c, k, T: tl.constexpr):
-    """Pairs of capsules `[I, D]`, of step k."""
-    return load_pair(inp.pair, o_n * T.C + c, m_i, k, T.PAD, T.BLOCK_D)
+    """Halves of capsules `[I, D]`, of step k."""
+    return load_pair(inp.pair, o_n * T.C + c, m_i, k, T.PAD_D, T.BLOCK_D)
 
 
 @triton.jit
 def load_W(inp, layer, pid_j, pid_v, k, T: tl.constexpr):
-    """Pairs of weights `[V J, D]`, of step k."""
+    """Halves of weights `[V J, D]`, of step k."""
     o_h, o_j = places(T)
     o_h += in_one_c(pid_v, T)[1]
     m_vj = (o_h < T.H) & (o_j < inp.j - pid_j * T.BLOCK_J)
     row = o_h.to(tl.int64) * inp.j + tl.cast(pid_j, tl.int64) * T.BLOCK_J + o_j if T.W_J else o_h.to(tl.int64)
-    return load_pair(layer.pair, row, m_vj, k, T.PAD, T.BLOCK_D)
+    return load_pair(layer.pair, row, m_vj, k, T.PAD_D, T.BLOCK_D)
 
 
 @triton.jit
@@ -129,7 +129,7 @@ def load_w(inp, layer, rows, cols, o_h, m_v, d, T: tl.constexpr):
         row += (rows.o_i.to(tl.int64) * (inp.j if T.W_J else 1))[:, None, None]
         mask = mask & rows.m_i[:, None, None]
     o_W = (row * T.D + d) * T.H + o_h[None, :, None]
-    if T.ALONE and T.W_I:
+    if T.ONE_PROGRAM and T.W_I:
         return load_turned(layer.W, o_W, mask)
     else:
         return tl.load(layer.W + o_W, mask=mask, other=0.0)
@@ -148,10 +148,10 @@ def votes(inp, layer, rows, cols, pid_j, pid_v, T: tl.constexpr):
     o_c, o_h, m_v = components(pid_v, T)
     if T.DOT:
         b_Wx = tl.full([T.BLOCK_I, T.BLOCK_H * T.BLOCK_J], 0.0, tl.float32)
-        if T.WHOLE:
+        if T.ONE_STEP:
             b_Wx = multiply(rows.x[0], rows.x[1], tl.trans(cols.W[0]), tl.trans(cols.W[1]), b_Wx)
         else:
-            for k in range(0, T.PAD, T.BLOCK_D):
+            for k in range(0, T.PAD_D, T.BLOCK_D):
                 b_x, b_x_rest = load_x(inp, rows.o_n, rows.m_i, in_one_c(pid_v, T)[0], k, T)
                 b_W, b_W_rest = load_W(inp, layer, pid_j, pid_v, k, T)
                 b_Wx = multiply(b_x, b_x_rest, tl.trans(b_W), tl.trans(b_W_rest), b_Wx)
@@ -167,7 +167,7 @@ def votes(inp, layer, rows, cols, pid_j, pid_v, T: tl.constexpr):
     if T.B_I:
         o_B += (rows.o_i.to(tl.int64) * inp.j * (T.C * T.H))[:, None, None]
         m_B = m_B & rows.m_i[:, None, None]
-    if T.ALONE and T.B_I:
+    if T.ONE_PROGRAM and T.B_I:
         return b_V + load_turned(p_B, o_B, m_B)
     else:
         return b_V + tl.load(p_B + o_B, mask=m_B, other=0.0)
@@ -290,7 +290,7 @@ def assign(inp, models, model, t, rows, far, T: tl.constexpr):
     It has to be exactly one where an input belongs to a single output, for then gradients of logits are exactly zero:
     precisions, up to half of 1/eps, would make much of a rounding.
     """
-    if T.WIDE:
+    if T.SPLIT_J:
         o_t = tl.cast(t, tl.int64) * inp.n + rows.o_n
         b_top = tl.load(models.top + o_t, mask=rows.m_i, other=LARGEST)
         b_sum = tl.load(models.all + o_t, mask=rows.m_i, other=1.0)

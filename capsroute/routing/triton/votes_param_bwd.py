@@ -4,13 +4,11 @@
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
 from .numerics import rounded
-from .votes_pairs import LARGEST_X, in_halves, multiply, sigmoid, units
+from .votes_halves import LARGEST_X, in_halves, multiply, sigmoid, units
 from .votes_tile import (
     add_to,
     chunk,
@@ -26,21 +24,6 @@ from .votes_tile import (
 )
 
 
-class Parts(NamedTuple):
-    """What programs add to, each in its own place, or write where one tile has it all.
-
-    Side by side. What is added to begins with `W`, or with `f` where that is written, and its first is empty only if
-    all are.
-    """
-
-    W: Any  # [w_slots, i|1, j|1, h, d], where a program has a sample alone [b, i|1, j|1, d, h]
-    f: Any  # unless they come from one tile, [slices, n]
-    x: Any  # likewise, [slices, n, c, d]
-    B: Any  # where each input has its own, likewise below: [groups, i, j, v]
-    use: Any  # [groups, i, j]
-    ign: Any  # [groups, i, j]
-
-
 @triton.jit
 def clear_all(p_first, n_lines, pid, n_pids):
     """Zero lines of memory, of 32 numbers each."""
@@ -53,7 +36,7 @@ def clear_all(p_first, n_lines, pid, n_pids):
 @triton.jit
 def put(p_x, b_x, mask, T: tl.constexpr):
     """Add to a program's own places; where it has a sample alone, they are written once, whatever was there."""
-    if T.ALONE:
+    if T.ONE_PROGRAM:
         tl.store(p_x, b_x, mask=mask)
     else:
         add_to(p_x, b_x, mask)
@@ -62,7 +45,7 @@ def put(p_x, b_x, mask, T: tl.constexpr):
 @triton.jit
 def put_tile(p_x, o_x, b_x, mask, T: tl.constexpr):
     """The same of `[I, V, J]`."""
-    if T.ALONE:
+    if T.ONE_PROGRAM:
         store_turned(p_x, o_x, b_x, mask)
     else:
         add_to(p_x + o_x, b_x, mask)
@@ -71,7 +54,7 @@ def put_tile(p_x, o_x, b_x, mask, T: tl.constexpr):
 @triton.jit
 def place_W(row, o_h, d, T: tl.constexpr):
     """Where parts have a weight's gradient."""
-    return (row * T.D + d) * T.H + o_h if T.ALONE else (row * T.H + o_h) * T.D + d
+    return (row * T.D + d) * T.H + o_h if T.ONE_PROGRAM else (row * T.H + o_h) * T.D + d
 
 
 @triton.jit
@@ -83,20 +66,20 @@ def put_x(inp, p_dx, o_x, b_dx, mask, T: tl.constexpr):
 @triton.jit
 def load_old(inp, p_dx, o_x, mask, T: tl.constexpr):
     """For `store_x`: gradients of x so far; where they come from one tile, x, beyond whose bounds there are none."""
-    return tl.load((inp.x if T.ONCE else p_dx) + o_x, mask=mask, other=0.0).to(tl.float32)
+    return tl.load((inp.x if T.ONE_TILE else p_dx) + o_x, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def store_x(p_dx, o_x, b_old, b_dx, mask, T: tl.constexpr):
     """Gradients of x, final where they come from one tile, else added to those so far."""
-    b_dx = tl.where(tl.abs(b_old) <= LARGEST_X, b_dx, 0.0) if T.ONCE else b_old + b_dx
+    b_dx = tl.where(tl.abs(b_old) <= LARGEST_X, b_dx, 0.0) if T.ONE_TILE else b_old + b_dx
     tl.store(p_dx + o_x, b_dx.to(p_dx.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def put_f(inp, grads, parts, pid_x, rows, b_df, T: tl.constexpr):
     """The same for gradients of f(a_inp), `[I]`, or of the scores themselves."""
-    if T.ONCE:
+    if T.ONE_TILE:
         b_f = sigmoid(tl.load(inp.a + rows.o_n, mask=rows.m_i, other=0.0))
         b_da = b_df.to(tl.float64) * b_f * (1.0 - b_f)
         tl.store(grads.a_inp + rows.o_n, b_da.to(tl.float32).to(grads.a_inp.dtype.element_ty), mask=rows.m_i)
@@ -110,7 +93,7 @@ def push(inp, layer, parts, grads, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, 
 
     Those of W, `[V J, D]`, are added to what is given and returned, where one tile holds them.
     """
-    p_dx = grads.x if T.ONCE else parts.x + tl.cast(pid_x, tl.int64) * inp.n * (T.C * T.D)
+    p_dx = grads.x if T.ONE_TILE else parts.x + tl.cast(pid_x, tl.int64) * inp.n * (T.C * T.D)
     if T.B_I:
         o_B, m_B = chunk(cols, pid_v, T)
         o_i = (tl.cast(pid_g, tl.int64) * inp.i + rows.o_i) * inp.j + cols.start
@@ -122,7 +105,7 @@ def push(inp, layer, parts, grads, p_W, pid_g, pid_x, rows, cols, pid_j, pid_v, 
         b_dW = push_W(inp, p_W, rows, cols, pid_v, b_dV * b_unit_x[:, None, None], b_dW, T)
     else:
         push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T)
-    if not T.WHOLE:
+    if not T.ONE_STEP:
         tl.debug_barrier()  # other calls may give a place to another thread
     return b_dW
 
@@ -132,12 +115,12 @@ def push_x(inp, layer, p_dx, rows, cols, pid_j, pid_v, b_dV, T: tl.constexpr):
     """To those of x, by matrix products, from gradients of votes in units of the weights."""
     b_unit, b_inverse = units(tl.max(tl.max(tl.abs(b_dV), 1), 1))
     b_d, b_d_rest = in_halves(tl.reshape(b_dV * b_inverse[:, None, None], [T.BLOCK_I, T.BLOCK_H * T.BLOCK_J]))
-    for k in range(0, T.PAD, T.BLOCK_D):
+    for k in range(0, T.PAD_D, T.BLOCK_D):
         o_d = k + tl.arange(0, T.BLOCK_D)
         o_x = (rows.o_n[:, None] * T.C + in_one_c(pid_v, T)[0]) * T.D + o_d[None, :]
         m_x = rows.m_i[:, None] & (o_d < T.D)[None, :]
         b_old = load_old(inp, p_dx, o_x, m_x, T)  # before the product, not to wait after it
-        b_W, b_W_rest = cols.W if T.WHOLE else load_W(inp, layer, pid_j, pid_v, k, T)
+        b_W, b_W_rest = cols.W if T.ONE_STEP else load_W(inp, layer, pid_j, pid_v, k, T)
         b_new = multiply(b_d, b_d_rest, b_W, b_W_rest, tl.full([T.BLOCK_I, T.BLOCK_D], 0.0, tl.float32))
         store_x(p_dx, o_x, b_old, b_new * b_unit[:, None], m_x, T)
 
@@ -149,12 +132,12 @@ def push_W(inp, p_W, rows, cols, pid_v, b_dV, b_dW, T: tl.constexpr):
     b_unit, b_inverse = units(tl.max(tl.abs(b_dV), 0))
     b_d, b_d_rest = in_halves(tl.reshape(b_dV * b_inverse[None, :, :], [T.BLOCK_I, VJ]))
     b_unit = tl.reshape(b_unit, [VJ, 1])
-    if T.WHOLE:
+    if T.ONE_STEP:
         b_new = tl.full([VJ, T.BLOCK_D], 0.0, tl.float32)
         b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), rows.x[0], rows.x[1], b_new)
         return b_dW + b_new * b_unit
     else:
-        for k in range(0, T.PAD, T.BLOCK_D):
+        for k in range(0, T.PAD_D, T.BLOCK_D):
             b_x, b_x_rest = load_x(inp, rows.o_n, rows.m_i, in_one_c(pid_v, T)[0], k, T)
             b_new = tl.full([VJ, T.BLOCK_D], 0.0, tl.float32)
             b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), b_x, b_x_rest, b_new)
@@ -172,7 +155,7 @@ def add_W(inp, p_W, cols, pid_v, k, b_dW, T: tl.constexpr):
         row = (cols.start + o_j) * T.H + o_h
         m_W = (o_h < T.H) & (cols.start + o_j < inp.j)
         p_dW, m_dW = p_W + row[:, None] * T.D + o_d[None, :], m_W[:, None] & (o_d < T.D)[None, :]
-        if T.WHOLE:
+        if T.ONE_STEP:
             tl.store(p_dW, b_dW, mask=m_dW)
         else:
             add_to(p_dW, b_dW, m_dW)
@@ -195,7 +178,7 @@ def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
     for d in range(T.D):
         b_w = load_w(inp, layer, rows, cols, o_h, m_v, d, T).to(b_dV.dtype)
         b_dx = rounded(b_dV, b_w)
-        if T.ALONE:  # a thread has components of one output
+        if T.ONE_PROGRAM:  # a thread has components of one output
             b_dx = tl.sum(tl.sum(tl.reshape(b_dx, [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H, T.BLOCK_J]), 2), 2)
         else:
             b_dx = tl.sum(tl.reshape(tl.sum(b_dx, 2), [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H]), 2)

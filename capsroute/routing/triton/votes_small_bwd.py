@@ -1,4 +1,4 @@
-"""Backward kernel of the vote form where one program has a whole sample: see `votes_alone.py`.
+"""Backward kernel of the vote form where one program has a whole sample: see `votes_small.py`.
 
 Axes as in `votes_types.py`. From the last iteration to the first, with votes and their gradients in registers. Then
 programs wait for each other, once, and add up the gradients that samples have of the same parameters.
@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .votes_bwd import Share, reduce_params
-from .votes_pull import assigned, logit_backward, model_backward, share_backward
-from .votes_push import push, put_f
+from .votes_bwd import reduce_params
+from .votes_model_bwd import assigned, logit_backward, model_backward, share_backward
+from .votes_param_bwd import push, put_f
 from .votes_tile import chunk, columns_of, load_all, load_beta, load_one, model_of, model_row, rows_of, span, votes
-from .votes_types import Cut, Inputs, Layer
+from .votes_types import GradSplit, InputPtrs, LayerPtrs, SumSplit
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def alone_lose(inp, layer, models, pulls, backs, t, pid_b, rows, cols, b_V, b_dD
 @triton.jit
 def alone_back(inp, layer, models, pulls, backs, parts, grads, pid_b, T: tl.constexpr):
     """All gradients of one sample."""
-    cut = Cut(1, 1, 1, 1)
+    cut = SumSplit(1, 1, 1, 1)
     start, n_inp = span(inp, pid_b, T)
     rows, cols = rows_of(inp, start, n_inp, 0, T), columns_of(inp, layer, 0, T)
     b_V = votes(inp, layer, rows, cols, 0, 0, T)
@@ -79,12 +79,12 @@ def alone_back(inp, layer, models, pulls, backs, parts, grads, pid_b, T: tl.cons
 
 
 @triton.jit(do_not_specialize=("first", "last", "n", "b", "i", "j", "n_iters"))
-def alone_bwd_kernel(
+def small_bwd_kernel(
     p_count, first, last, n, b, i, j, n_iters, given, models, pairs, pulls, backs, parts, grads, T: tl.constexpr
 ):  # fmt: skip
     """First samples, each for itself, then parameters."""
-    inp = Inputs(given.a, given.x, given.offsets, pairs.f, pairs.x, pairs.x_unit, n, b, i, j, n_iters)
-    layer = Layer(given.W, given.B, given.use, given.ign, pairs.W, pairs.W_unit)
+    inp = InputPtrs(given.a, given.x, given.offsets, pairs.f, pairs.x, pairs.x_unit, n, b, i, j, n_iters)
+    layer = LayerPtrs(given.W, given.B, given.use, given.ign, pairs.W, pairs.W_unit)
     pid, n_pids = tl.program_id(0), tl.num_programs(0)
     for phase in range(first, last):
         if phase > first:
@@ -93,4 +93,4 @@ def alone_bwd_kernel(
             for pid_b in range(pid, b, n_pids):
                 alone_back(inp, layer, models, pulls, backs, parts, grads, pid_b, T)
         if phase == 1:
-            reduce_params(inp, Share(b, 1, 1, b), pulls, parts, grads, pid, n_pids, T)
+            reduce_params(inp, GradSplit(b, 1, 1, b), pulls, parts, grads, pid, n_pids, T)

@@ -86,10 +86,10 @@ def prepare_rows(p_pair, p_unit, p_x, row, m_row, BOUND: tl.constexpr, STRIDE: t
     for k in range(T.BLOCK_D, T.D, T.BLOCK_D):
         b_max = tl.maximum(b_max, tl.max(tl.abs(load_row(p_x, m_row, k, BOUND, STRIDE, T.D, T.BLOCK_D)), 1))
     b_unit, b_inverse = units(b_max)
-    store_pair(p_pair, row, m_row, 0, b_x * b_inverse[:, None], T.PAD, T.BLOCK_D)
+    store_pair(p_pair, row, m_row, 0, b_x * b_inverse[:, None], T.PAD_D, T.BLOCK_D)
     for k in range(T.BLOCK_D, T.D, T.BLOCK_D):
         b_x = load_row(p_x, m_row, k, BOUND, STRIDE, T.D, T.BLOCK_D)
-        store_pair(p_pair, row, m_row, k, b_x * b_inverse[:, None], T.PAD, T.BLOCK_D)
+        store_pair(p_pair, row, m_row, k, b_x * b_inverse[:, None], T.PAD_D, T.BLOCK_D)
     tl.store(p_unit + row, b_unit, mask=m_row)
 
 

@@ -17,9 +17,9 @@ import triton.language as tl
 from .moments_tile import all_features, centred, gates, load_capsules, load_scores, place, real, to_capsules
 from .numerics import rounded
 
-SERVES = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
+HAS_FLOAT64_DOT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
 """Whether Triton multiplies in float64; otherwise no sample is hard."""
-FLOAT64 = tl.constexpr(SERVES)
+FLOAT64 = tl.constexpr(HAS_FLOAT64_DOT)
 LN_2 = tl.constexpr(0.6931471805599453)
 
 

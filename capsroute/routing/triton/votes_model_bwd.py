@@ -7,13 +7,11 @@
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
 from .numerics import rounded
-from .votes_pairs import sigmoid
+from .votes_halves import sigmoid
 from .votes_tile import (
     add_to,
     assign,
@@ -35,43 +33,6 @@ from .votes_tile import (
 )
 
 
-class Pulls(NamedTuple):
-    """Gradients of every iteration's sums, distances counted from its means."""
-
-    a: Any  # [t, b, j]
-    D: Any  # with those of the scores, where inputs share both betas, [t, b, j]
-    D_rest: Any  # what float32 loses of it
-    D_E: Any  # [t, b, j, v]
-    D_EE: Any  # [t, b, j, v]
-    dot: Any  # sum_j R dD_use, where outputs take more than one tile, [t, n]
-    use: Any  # of beta_use, where inputs share it, [t, b, j], float64 as all that follow
-    ign: Any  # of beta_ign
-    B: Any  # of B, where inputs share it, [t, b, j, v]
-
-
-class Backs(NamedTuple):
-    """Sums over the inputs of a slot, in float64, that go back to the iteration before."""
-
-    log: Any  # [slots, b, j]
-    E: Any  # [slots, b, j, v]
-    EE: Any  # [slots, b, j, v]
-    dot: Any  # of the outputs of a slice, [slices, n]
-
-
-class Grads(NamedTuple):
-    """Of the outputs, given, and of the arguments, asked for; betas have all their outputs."""
-
-    a: Any  # [b, j]
-    mu: Any  # [b, j, v]
-    sig2: Any  # [b, j, v]
-    a_inp: Any  # [n]
-    x: Any  # [n, c, d]
-    W: Any
-    B: Any
-    use: Any  # [i|1, j]
-    ign: Any  # [i|1, j]
-
-
 @triton.jit
 def model_backward(inp, layer, cut, models, pulls, backs, grads, t, pid_b, pid_m, T: tl.constexpr):
     """From the gradients of some outputs' `a, mu, sig2` to those of their sums."""
@@ -90,7 +51,7 @@ def model_backward(inp, layer, cut, models, pulls, backs, grads, t, pid_b, pid_m
     b_D = tl.load(models.D_use + here, mask=m_j, other=0.0)
     b_used = b_D + T.EPS
     b_dD = tl.full([T.BLOCK_M], 0.0, tl.float64)
-    if not T.OWN:
+    if not T.BETAS_I:
         b_use = tl.load(layer.use + (o_j if T.USE_J else o_j * 0), mask=m_j, other=0.0).to(tl.float64)
         b_dD += b_da * (b_use + tl.load(layer.ign + (o_j if T.IGN_J else o_j * 0), mask=m_j, other=0.0))
     for v in range(0, SIZE, T.BLOCK_V):
@@ -131,7 +92,7 @@ def share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T: t
     """The gradients of D_use, `[I, J]`; takes the votes where one chunk holds them all."""
     # what all inputs share comes last and in two parts, lest all are off by the same: sums over inputs cancel
     b_dD = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32) + load_one(pulls.D_rest, here, cols, 0.0)[None, :]
-    if T.OWN:
+    if T.BETAS_I:
         b_use, b_ign = load_betas(inp, layer, rows, cols, T)
         b_dD += load_one(pulls.a, here, cols, 0.0)[None, :] * (b_use + b_ign)
     for pid_v in range(T.CHUNKS):
@@ -153,11 +114,13 @@ def assigned(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, T: tl
 @triton.jit
 def logit_backward(inp, pulls, t, rows, b_R, b_dD, T: tl.constexpr):
     """The gradients of logits, `[I, J]`."""
-    if T.WIDE:
+    if T.SPLIT_J:
         b_dot = tl.load(pulls.dot + tl.cast(t, tl.int64) * inp.n + rows.o_n, mask=rows.m_i, other=0.0)
         b_dD -= b_dot[:, None]
     else:
-        if T.FEW:  # where outputs have the same votes, gradients of capsules are but what sums over outputs leave
+        if (
+            T.FLOAT64_GRADS
+        ):  # where outputs have the same votes, gradients of capsules are but what sums over outputs leave
             b_R, b_dD = b_R.to(tl.float64), b_dD.to(tl.float64)
         # once more with what is left: roundings of what all outputs have alike, alike in many inputs, would add up
         for _ in tl.static_range(2):
@@ -200,7 +163,7 @@ def lose(inp, layer, cut, models, pulls, backs, t, pid_b, pid_s, pid_j, T: tl.co
     here, before = model_row(inp, t, pid_b), model_row(inp, t - 1, pid_b)
     model = model_of(models, before, cols, T)
     o_sum = model_row(inp, pid_s, pid_b) + cols.start
-    b_log = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float64 if T.FEW else tl.float32)
+    b_log = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float64 if T.FLOAT64_GRADS else tl.float32)
     b_lE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
     b_lEE = tl.full([T.BLOCK_I, V, T.BLOCK_J], 0.0, tl.float32)
     if T.CHUNKS > 1:

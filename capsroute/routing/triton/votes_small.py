@@ -14,7 +14,7 @@ import triton.language as tl
 from .numerics import rounded
 from .votes import centre, from_base, m_step, worth
 from .votes_tile import assign, chunk, columns_of, distances, model_of, model_row, rows_of, span, votes
-from .votes_types import Cut, Inputs, Layer
+from .votes_types import InputPtrs, LayerPtrs, SumSplit
 
 
 @triton.jit
@@ -42,16 +42,16 @@ def alone_gain(inp, layer, models, sums, t, pid_b, rows, cols, b_V, FIRST: tl.co
     tl.store(sums.D_use + row + cols.o_j, b_used * share, mask=cols.m_j)
     tl.store(sums.D_E + o_E, b_DE * share, mask=m_E)
     tl.store(sums.D_EE + o_E, b_DEE * share, mask=m_E)
-    if T.OWN:
+    if T.BETAS_I:
         b_a = worth(inp, layer, rows, cols, b_D, share, T)
         tl.store(sums.a + row + cols.o_j, tl.sum(b_a, 0), mask=cols.m_j)
 
 
 @triton.jit(do_not_specialize=("n", "b", "i", "j", "n_iters"))
-def alone_fwd_kernel(n, b, i, j, n_iters, given, pairs, sums, models, outs, T: tl.constexpr):
+def small_fwd_kernel(n, b, i, j, n_iters, given, pairs, sums, models, outs, T: tl.constexpr):
     """All iterations of one sample: sums over inputs, then models."""
-    inp = Inputs(given.a, given.x, given.offsets, pairs.f, pairs.x, pairs.x_unit, n, b, i, j, n_iters)
-    layer, cut = Layer(given.W, given.B, given.use, given.ign, pairs.W, pairs.W_unit), Cut(1, 1, 1, 1)
+    inp = InputPtrs(given.a, given.x, given.offsets, pairs.f, pairs.x, pairs.x_unit, n, b, i, j, n_iters)
+    layer, cut = LayerPtrs(given.W, given.B, given.use, given.ign, pairs.W, pairs.W_unit), SumSplit(1, 1, 1, 1)
     pid_b = tl.program_id(0)
     start, n_inp = span(inp, pid_b, T)
     rows, cols = rows_of(inp, start, n_inp, 0, T), columns_of(inp, layer, 0, T)
