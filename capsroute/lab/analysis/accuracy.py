@@ -1,4 +1,4 @@
-"""How often a classifier is right, overall and for each value of a factor, and how far chance may have moved that."""
+"""Accuracy of a classifier, overall and by factor, with confidence intervals."""
 
 import math
 from statistics import NormalDist
@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 
-class Share(NamedTuple):
-    """How many images with one value of a factor were classified right, with a confidence interval."""
+class GroupAccuracy(NamedTuple):
+    """Accuracy of the samples that share one value of a factor, with a confidence interval."""
 
     value: int
     right: int
@@ -22,20 +22,21 @@ class Share(NamedTuple):
         return self.right / self.total
 
 
-def wilson(right: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval for a share of independent trials; unlike the normal one it never leaves 0 to 1."""
+def wilson_interval(right: int, total: int, level: float = 0.95) -> tuple[float, float]:
+    """Compute Wilson's score interval of a proportion; unlike the normal interval it stays within 0 to 1."""
     if total < 1:
         raise ValueError(f"total: expected at least 1, got {total}")
     if not 0 <= right <= total:
         raise ValueError(f"right: expected 0 to {total}, got {right}")
-    z = NormalDist().inv_cdf(0.5 + _checked_level(level) / 2)
+    _check_level(level)
+    z = NormalDist().inv_cdf(0.5 + level / 2)
     centre = (right + z * z / 2) / (total + z * z)
     half = z / (total + z * z) * math.sqrt(right * (total - right) / total + z * z / 4)
-    # at the ends the bound is exact, where rounding would leave a trace
+    # the bound is exact at both ends, where rounding would not be
     return 0.0 if right == 0 else centre - half, 1.0 if right == total else centre + half
 
 
-def by_instance_interval(
+def bootstrap_interval(
     hit: np.ndarray,
     category: np.ndarray,
     instance: np.ndarray,
@@ -44,64 +45,57 @@ def by_instance_interval(
     n_draws: int = 10_000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Bootstrap interval of the accuracy over instances, that is over the pairs of category and instance.
+    """Compute a bootstrap interval of the accuracy over objects, the pairs of category and instance.
 
-    Images of one object succeed and fail together, so they say less than as many independent images would. Each draw
-    takes as many objects as there are, with replacement and with all of their images.
+    Images of one object are correlated, so each draw takes whole objects with replacement, as many as there are.
     """
-    hit, category, instance = _columns(hit=hit, category=category, instance=instance)
+    _check_lengths(hit=hit, category=category, instance=instance)
+    _check_level(level)
     if (instance < 0).any():
         raise ValueError(f"instance: expected known instances, got {int((instance < 0).sum())} unknown")
     objects, which = np.unique(np.stack([category, instance]), axis=1, return_inverse=True)
     n_objects = objects.shape[1]
     if n_objects < 2:
         raise ValueError(f"instance: expected at least 2 objects to draw from, got {n_objects}")
-    tail = (1 - _checked_level(level)) / 2
     total = np.bincount(which.ravel())
     right = np.bincount(which.ravel(), weights=hit)
     times = np.random.default_rng(seed).multinomial(n_objects, np.full(n_objects, 1 / n_objects), size=n_draws)
-    low, high = np.quantile((times @ right) / (times @ total), [tail, 1 - tail])
+    low, high = np.quantile((times @ right) / (times @ total), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def confusion(category: np.ndarray, predicted: np.ndarray, n_classes: int) -> np.ndarray:
-    """Counts `[true, predicted]`; a class without images has a row of zeros."""
-    from torchmetrics.functional.classification import multiclass_confusion_matrix  # slow to load
-
-    category, predicted = _columns(category=category, predicted=predicted)
+def confusion_matrix(category: np.ndarray, predicted: np.ndarray, n_classes: int) -> np.ndarray:
+    """Count samples by true and predicted class, `[true, predicted]`."""
+    _check_lengths(category=category, predicted=predicted)
     for name, values in (("category", category), ("predicted", predicted)):
         if len(values) and not 0 <= values.min() <= values.max() < n_classes:
             raise ValueError(f"{name}: expected 0 to {n_classes - 1}, got {values.min()} to {values.max()}")
-    return multiclass_confusion_matrix(torch.tensor(predicted), torch.tensor(category), n_classes).numpy()
+    counts = np.bincount(category.astype(np.int64) * n_classes + predicted, minlength=n_classes**2)
+    return counts.reshape(n_classes, n_classes)
 
 
-def by_factor(hit: np.ndarray, values: np.ndarray, level: float = 0.95) -> list[Share]:
-    """A row for each known value, in order; -1 means unknown. The intervals are Wilson's."""
-    hit, values = _columns(hit=hit, values=values)
+def accuracy_by_factor(hit: np.ndarray, values: np.ndarray, level: float = 0.95) -> list[GroupAccuracy]:
+    """Compute the accuracy for each value of a factor, in order, with Wilson intervals; -1 means unknown."""
+    _check_lengths(hit=hit, values=values)
     rows = []
     for value in np.unique(values[values >= 0]):
-        chosen = hit[values == value]
-        right, total = int(chosen.sum()), len(chosen)
-        rows.append(Share(int(value), right, total, *wilson(right, total, level)))
+        right, total = int(hit[values == value].sum()), int((values == value).sum())
+        rows.append(GroupAccuracy(int(value), right, total, *wilson_interval(right, total, level)))
     return rows
 
 
-def probabilities(scores: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis, in double precision."""
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Compute the softmax over the last axis in double precision."""
     return torch.tensor(scores, dtype=torch.float64).softmax(-1).numpy()
 
 
-def _columns(**named: np.ndarray) -> list[np.ndarray]:
-    """The arrays, after checking that each is one column and all are equally long."""
-    columns = {name: np.asarray(values) for name, values in named.items()}
+def _check_lengths(**columns: np.ndarray) -> None:
     n = len(next(iter(columns.values())))
     for name, column in columns.items():
         if column.shape != (n,):
             raise ValueError(f"{name}: expected [{n}], got shape {list(column.shape)}")
-    return list(columns.values())
 
 
-def _checked_level(level: float) -> float:
+def _check_level(level: float) -> None:
     if not 0 < level < 1:
         raise ValueError(f"level: expected a number between 0 and 1, got {level}")
-    return level

@@ -1,4 +1,4 @@
-"""Is credit faithful? Inputs are removed in its order, and the class that had won loses its probability, or does not.
+"""Deletion curves: how fast the predicted class loses probability as inputs are removed, most important first.
 
 Axes: `i` input capsules, `k` classes, `f` fractions removed, `n` samples.
 """
@@ -17,124 +17,124 @@ FRACTIONS = (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 
 
 
 class Mean(NamedTuple):
-    """A mean over samples, and its standard error."""
+    """A mean over samples and its standard error."""
 
     mean: float
     error: float
 
 
 class Deletion(NamedTuple):
-    """How probable the class predicted at first still is, after so much was removed."""
+    """Probability of the class predicted from all inputs, after a fraction of them was removed."""
 
     fractions: Tensor
-    """Shares of the inputs that were removed, `[f]`."""
-    chances: dict[str, Tensor]
-    """By what gave the order, `[n, f]`."""
+    """Fractions of the inputs removed, `[f]`."""
+    probabilities: dict[str, Tensor]
+    """`[n, f]` by name of the attribution that ordered the inputs."""
 
     def curve(self, name: str) -> list[Mean]:
-        """The mean over samples at each fraction."""
-        return [_mean(column) for column in self.chances[name].T]
+        """Return the mean over samples at each fraction."""
+        return [_mean(column) for column in self.probabilities[name].T]
 
     def area(self, name: str) -> Mean:
-        """Under the curve: the smaller, the more of what mattered was removed early."""
+        """Return the area under the curve; smaller means that what mattered was removed earlier."""
         return _mean(self._areas(name))
 
-    def difference(self, name: str, rival: str) -> Mean:
-        """Of the areas, sample by sample: below zero where the first is more faithful than its rival."""
-        return _mean(self._areas(name) - self._areas(rival))
+    def difference(self, name: str, baseline: str) -> Mean:
+        """Return the paired difference of the areas, negative where the first is more faithful than the baseline."""
+        return _mean(self._areas(name) - self._areas(baseline))
 
     def _areas(self, name: str) -> Tensor:
-        return torch.trapezoid(self.chances[name], self.fractions)  # [n]
+        return torch.trapezoid(self.probabilities[name], self.fractions)  # [n]
 
 
-def deletion(
+def measure_deletion(
     layers: Sequence[Routing],
     samples: Iterable[tuple[Tensor, Tensor]],
     *,
     fractions: Sequence[float] = FRACTIONS,
     seed: int = 0,
 ) -> Deletion:
-    """Remove inputs in the order of their credit, of gradient times input, and of chance.
+    """Measure deletion curves of credit, of gradient times input, and of a random order.
 
     Args:
         layers: Stacked routing layers, whose last outputs are classes.
-        samples: What the first layer gets for each sample, `a_inp [i]` and `mu_inp [i, c, d]`.
-        fractions: Shares of the inputs to remove, from 0 to 1.
-        seed: Of the random order.
+        samples: Inputs of the first layer for each sample, `a_inp [i]` and `mu_inp [i, c, d]`.
+        fractions: Fractions of the inputs to remove, from 0 to 1.
+        seed: Seed of the random order.
     """
-    chance = torch.Generator().manual_seed(seed)
-    return measured(layers, ((a, mu, orders(layers, a, mu, chance)) for a, mu in samples), fractions)
+    generator = torch.Generator().manual_seed(seed)
+    attributed = ((a, mu, attribute_inputs(layers, a, mu, generator)) for a, mu in samples)
+    return measure_attributions(layers, attributed, fractions)
 
 
-def measured(
+def measure_attributions(
     layers: Sequence[Routing],
     samples: Iterable[tuple[Tensor, Tensor, Mapping[str, Tensor]]],
     fractions: Sequence[float] = FRACTIONS,
 ) -> Deletion:
-    """The same for any attributions `[i]`, named: the highest goes first."""
-    found: dict[str, list[Tensor]] = {}
-    for a, mu, named in samples:
-        for name, worth in named.items():
-            found.setdefault(name, []).append(removed(layers, a, mu, worth, fractions))
-    if not found:
+    """Measure deletion curves of any named attributions `[i]`; inputs with the highest values go first."""
+    curves: dict[str, list[Tensor]] = {}
+    for a, mu, attributions in samples:
+        for name, attribution in attributions.items():
+            curves.setdefault(name, []).append(delete_inputs(layers, a, mu, attribution, fractions))
+    if not curves:
         raise ValueError("samples: expected at least one, got none")
-    places = torch.tensor(fractions, dtype=torch.float64)
-    return Deletion(places, {name: torch.stack(rows) for name, rows in found.items()})
+    stacked = {name: torch.stack(rows) for name, rows in curves.items()}
+    return Deletion(torch.tensor(fractions, dtype=torch.float64), stacked)
 
 
-def orders(layers: Sequence[Routing], a: Tensor, mu: Tensor, chance: torch.Generator) -> dict[str, Tensor]:
-    """What credit and its rivals say of each input, for the class predicted: three times `[i]`."""
+def attribute_inputs(layers: Sequence[Routing], a: Tensor, mu: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    """Attribute the predicted class to the inputs by credit and by two baselines, `[i]` each."""
     with torch.no_grad():
-        owed = credit(layers, (a, mu)).net
-        by_credit = for_class(owed, owed.sum(-2))
+        net = credit(layers, (a, mu)).net
+        by_credit = for_class(net, net.sum(-2))
     return {
         "credit": by_credit,
         "gradient times input": gradient_times_input(layers, a, mu),
-        "random": torch.rand(len(a), generator=chance),
+        "random": torch.rand(len(a), generator=generator),
     }
 
 
 def gradient_times_input(layers: Sequence[Routing], a: Tensor, mu: Tensor, *, odds: bool = True) -> Tensor:
-    """Gradient with respect to `a_inp` and `mu_inp`, times these, `[i]`.
+    """Compute gradient times input of the predicted class, `[i]`, summed over `a_inp` and `mu_inp`.
 
     Args:
         layers: Routing layers.
-        a: Their `a_inp [i]`. Where it is infinite, as for texts, a finite step changes nothing: its part is zero.
+        a: Their `a_inp [i]`. Infinite scores, as of texts, count as zero: no finite step changes them.
         mu: Their `mu_inp [i, c, d]`.
-        odds: Of the logarithm of the class's odds, as for credit; if not, of its score alone.
+        odds: Differentiate the logarithm of the class's odds, as for credit, or else its score.
     """
     a, mu = a.detach().requires_grad_(), mu.detach().requires_grad_()
     with torch.enable_grad():
-        scores = _scores(layers, a, mu)
-        weights = for_class(torch.eye(len(scores), dtype=mu.dtype), scores.detach()) if odds else _winner(scores)
+        scores = _class_scores(layers, a, mu)
+        winner = torch.zeros_like(scores).index_fill(0, scores.argmax()[None], 1.0)
+        weights = for_class(torch.eye(len(scores), dtype=mu.dtype), scores.detach()) if odds else winner
         d_a, d_mu = torch.autograd.grad(scores @ weights, (a, mu))
     return torch.where(a.isfinite(), d_a * a, 0).detach() + (d_mu * mu.detach()).sum((-2, -1))
 
 
 @torch.no_grad()
-def removed(layers: Sequence[Routing], a: Tensor, mu: Tensor, worth: Tensor, fractions: Sequence[float]) -> Tensor:
-    """The probability of the class predicted at first, after the worthiest inputs were masked, `[f]`."""
-    whole = _scores(layers, a, mu)
-    order = worth.argsort(descending=True, stable=True)
-    found = []
+def delete_inputs(
+    layers: Sequence[Routing], a: Tensor, mu: Tensor, attribution: Tensor, fractions: Sequence[float]
+) -> Tensor:
+    """Remove the inputs with the highest attribution and return the predicted class's probability, `[f]`."""
+    all_inputs = _class_scores(layers, a, mu)
+    order = attribution.argsort(descending=True, stable=True)
+    scores = []
     for fraction in fractions:
-        gone = order[: round(fraction * len(a))]
-        mask = torch.ones_like(a, dtype=torch.bool).index_fill(0, gone, False)
-        found.append(_scores(layers, a, mu, mask) if len(gone) else whole)
-    return torch.stack(found).double().softmax(-1)[:, whole.argmax()]
+        removed = order[: round(fraction * len(a))]
+        mask = torch.ones_like(a, dtype=torch.bool).index_fill(0, removed, False)
+        scores.append(_class_scores(layers, a, mu, mask) if len(removed) else all_inputs)
+    return torch.stack(scores).double().softmax(-1)[:, all_inputs.argmax()]
 
 
-def _scores(layers: Sequence[Routing], a: Tensor, mu: Tensor, mask: Tensor | None = None) -> Tensor:
+def _class_scores(layers: Sequence[Routing], a: Tensor, mu: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is not None and mask.any() and layers[0].n_inp is None:
-        a, mu, mask = a[mask], mu[mask], None  # as good as masked, and quicker
+        a, mu, mask = a[mask], mu[mask], None  # same result as the mask, and faster
     for layer in layers:
         a, mu, _ = layer(a, mu, mask=mask)
         mask = None
     return a
-
-
-def _winner(scores: Tensor) -> Tensor:
-    return torch.zeros_like(scores).index_fill(0, scores.argmax()[None], 1.0)
 
 
 def _mean(values: Tensor) -> Mean:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..analysis.accuracy import Share
+from ..analysis.accuracy import GroupAccuracy as Share
 
 if TYPE_CHECKING:  # loaded where used: it takes long, and only reports draw
     from matplotlib.axes import Axes

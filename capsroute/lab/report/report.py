@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.accuracy import probabilities
+from ..analysis.accuracy import softmax as probabilities
 from ..data import Pairs
 from . import texts as language
 from . import views

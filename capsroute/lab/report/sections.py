@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..analysis.accuracy import Share, confusion, wilson
+from ..analysis.accuracy import GroupAccuracy as Share, confusion_matrix as confusion, wilson_interval
 from ..formatting import fact, flat, interval, percent, plain
 from . import figures
 from .figures import BLUE, ORANGE, Curve
@@ -44,7 +44,7 @@ class Answers(NamedTuple):
     @property
     def interval(self) -> str:
         """Wilson's, which takes the things for independent."""
-        return interval(wilson(int(self.hit.sum()), len(self.hit)))
+        return interval(wilson_interval(int(self.hit.sum()), len(self.hit)))
 
     def said(self, which: int) -> tuple[str, str, str]:
         """The true class of one thing, the class predicted, and the probability of that."""
@@ -218,7 +218,7 @@ def _ends(one: Breakdown) -> str:
 
 def _class_row(name: str, counts: np.ndarray, k: int) -> tuple[str, ...]:
     right, total, given = int(counts[k, k]), int(counts[k].sum()), int(counts[:, k].sum())
-    recall = (percent(right / total), interval(wilson(right, total))) if total else ("none", "none")
+    recall = (percent(right / total), interval(wilson_interval(right, total))) if total else ("none", "none")
     return name, f"{total:,}", f"{right:,}", *recall, percent(right / given) if given else "none"
 
 

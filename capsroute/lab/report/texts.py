@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...credit import for_class, text_credit
-from ..analysis.accuracy import by_factor
+from ..analysis.accuracy import accuracy_by_factor as by_factor
 from ..formatting import percent, readable
 from . import figures
 from .credit_figures import MOST_TOKENS, text_credits, tint

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ...credit import for_class, heat_maps, image_credit
-from ..analysis.accuracy import by_factor, by_instance_interval
+from ..analysis.accuracy import accuracy_by_factor as by_factor, bootstrap_interval
 from ..data import Pairs
 from ..formatting import interval, percent
 from . import figures
@@ -45,7 +45,7 @@ def by_toys(hit: np.ndarray, pairs: Pairs) -> tuple[dict[str, str], str]:
     n_toys = len(_toys(pairs))
     if (pairs.instance < 0).any() or n_toys < 2:
         return {}, f"{why}; the instances that would give an honest one are unknown or too few."
-    low, high = by_instance_interval(hit, pairs.category, pairs.instance)
+    low, high = bootstrap_interval(hit, pairs.category, pairs.instance)
     if low == high:
         return {}, f"{why}; all {n_toys} toys score alike, which leaves nothing to draw an honest one from."
     explained = (
