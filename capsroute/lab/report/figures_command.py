@@ -1,5 +1,6 @@
 """The paper's figures for a trained network, in a folder: pictures, and a file of the numbers behind them."""
 
+import csv
 import json
 import sys
 import time
@@ -23,7 +24,7 @@ from ..training.vision import Vision, VisionConfig
 from . import gallery, paper
 
 NAMES = {"smallnorb": "smallNORB", "sst5": "SST-5/R", "sst2": "SST-2/R", "toys96": "toys, 96x96", "toys": "toys, 48x48"}
-KEPT = {"smallnorb": ("smallnorb", "sst5/routing", "sst2/routing"), "toys": ("toys96",)}
+KEPT = {"smallnorb": ("smallnorb", "sst5", "sst2"), "toys": ("toys96",)}
 """Where a checkout's `results/` has the logs of shipped weights and, as in the paper, of the other tasks."""
 Bar = Callable[[str, int], Callable[[int], None]]
 
@@ -113,14 +114,22 @@ def views(task: Vision, bar: Bar) -> Pairs:
 
 def learning_of(folder: Path) -> paper.Learning:
     """Curves of a run, or the mean of runs that differ in their seed: of validation where there was one."""
-    runs = [RunFolder(path.parent) for path in sorted(folder.glob("seed-*/config.json"))] or [RunFolder(folder)]
-    config = runs[0].read_json("config.json")
-    validation = [run.validation.read() for run in runs]
+    if (folder / "curves.csv").exists():
+        config = json.loads((folder / "config.json").read_text())
+        training, validation = (
+            read_curves(folder / "curves.csv", "train"),
+            read_curves(folder / "curves.csv", "validation"),
+        )
+    else:
+        runs = [RunFolder(path.parent) for path in sorted(folder.glob("seed-*/config.json"))] or [RunFolder(folder)]
+        config = runs[0].read_json("config.json")
+        validation = [run.validation.read() for run in runs]
+        training = [by_epoch(run.training.read()) for run in runs]
     unseen, seen = ("toys", "images") if "toys_seed" in config else ("sentences", "phrases")
-    if all(validation):
+    if validation and all(validation):
         tables, over = validation, f"held-out {unseen}"
     else:
-        tables = [by_epoch(run.training.read()) for run in runs]
+        tables = training
         over = f"training, {'mixed-up ' if config['mixup'] else ''}{seen}"
     if not all(tables):
         raise SettingError(f"{folder}: expected runs with logs, some have none")
@@ -134,6 +143,16 @@ def learning_of(folder: Path) -> paper.Learning:
     spread_over = f"{len(tables)} seeds" if several else f"batches of {config['batch_size']}"
     called = NAMES.get(config["experiment"]) or str(config["experiment"])
     return paper.Learning(called, over, spread_over, stacked["epoch"][0], **numbers)
+
+
+def read_curves(path: Path, split: str) -> list[dict[str, np.ndarray]]:
+    """Read the logs of one split from a table in `results/`: a dict of columns per seed, of the first group of runs."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    rows = [row for row in rows if row["group"] == rows[0]["group"] and row["split"] == split]
+    seeds = dict.fromkeys(row["seed"] for row in rows)
+    columns = ("epoch", "loss", "loss_sd", "accuracy", "accuracy_sd")
+    return [{c: np.array([float(row[c]) for row in rows if row["seed"] == seed]) for c in columns} for seed in seeds]
 
 
 def by_epoch(table: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
