@@ -1,6 +1,6 @@
-"""GPT-2 large's architecture with random weights, and a byte-level tokenizer trained on SST: for time and memory alone.
+"""Make an encoder of GPT-2 large's architecture with random weights, and a tokenizer trained on SST.
 
-`python benchmarks/random_gpt2.py SST_FOLDER OUT`
+`python results/gpt2-large-random/make_encoder.py SST_FOLDER OUT`
 """
 
 import sys
@@ -17,11 +17,11 @@ END = "<|endoftext|>"
 
 def main(folder: Path, out: Path) -> None:
     torch.manual_seed(0)
-    pieces = ByteLevelBPETokenizer()
+    bpe = ByteLevelBPETokenizer()
     texts = sst.load(folder, "train").text
-    pieces.train_from_iterator(texts, vocab_size=50257, min_frequency=2, special_tokens=[END], show_progress=False)
+    bpe.train_from_iterator(texts, vocab_size=50257, min_frequency=2, special_tokens=[END], show_progress=False)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=pieces._tokenizer, eos_token=END, bos_token=END, unk_token=END, model_max_length=1024
+        tokenizer_object=bpe._tokenizer, eos_token=END, bos_token=END, unk_token=END, model_max_length=1024
     )
     tokenizer.save_pretrained(out)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
