@@ -141,7 +141,7 @@ def on_toys() -> Deletion:
 @pytest.fixture(scope="module")
 def on_sentences() -> Deletion:
     judge = Judge("treebank")
-    texts = [tree.text() for tree in islice(treebank.sentences(0, "validation"), 24)]
+    texts = [tree.text() for tree in islice(treebank.generate_sentences(0, "validation"), 24)]
     found = [of(judge.network, *judge.encoder.encode(judge.encoder.tokenize([text]))) for text in texts]
     return Deletion(
         found[0].fractions, {name: torch.cat([one.chances[name] for one in found]) for name in found[0].chances}

@@ -1,4 +1,4 @@
-"""What networks learn from: files in their original formats, or made on the spot."""
+"""Datasets: smallNORB and SST in their original files, rendered toys, and a generated treebank."""
 
 import os
 from pathlib import Path
@@ -10,6 +10,6 @@ __all__ = ["CATEGORIES", "POLARITIES", "SENTIMENTS", "SPLITS", "Pairs", "Phrases
 
 
 def folder() -> Path:
-    """Where data lies: `CAPSROUTE_DATA`, or a cache below the user's home."""
+    """Return the data folder: `CAPSROUTE_DATA`, or a cache in the user's home."""
     named = os.environ.get("CAPSROUTE_DATA")
     return Path(named) if named else Path.home() / ".cache" / "capsroute"

@@ -1,4 +1,4 @@
-"""Labelled stereo pairs, the one form in which images reach training, evaluation and figures."""
+"""Labelled stereo pairs: the form in which images reach training, evaluation and figures."""
 
 from typing import NamedTuple
 
@@ -6,17 +6,18 @@ import numpy as np
 
 CATEGORIES = ("animal", "human", "airplane", "truck", "car")
 SPLITS = ("train", "test")
+INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}  # smallNORB is split by toy
 
 
 class Pairs(NamedTuple):
     """Stereo pairs with the metadata of smallNORB.
 
-    `info` has a column for each of instance (0 to 9), elevation (0 to 8, five degrees each from 30 on), azimuth (even
-    numbers from 0 to 34, ten degrees each) and lighting (0 to 5); -1 means unknown.
+    The columns of `info` are instance (0 to 9), elevation (0 to 8, from 30 degrees in steps of 5), azimuth (even
+    numbers from 0 to 34, in steps of 10 degrees) and lighting (0 to 5); -1 means unknown.
     """
 
     images: np.ndarray  # [n, 2, m, m] uint8, left and right; may be memory-mapped
-    category: np.ndarray  # [n] int64, a place in CATEGORIES
+    category: np.ndarray  # [n] int64, index into CATEGORIES
     info: np.ndarray  # [n, 4] int64
 
     @property
@@ -35,6 +36,6 @@ class Pairs(NamedTuple):
     def lighting(self) -> np.ndarray:
         return self.info[:, 3]
 
-    def take(self, which: np.ndarray) -> "Pairs":
-        """Some of the pairs: indices or a mask."""
-        return Pairs(self.images[which], self.category[which], self.info[which])
+    def take(self, rows: np.ndarray) -> "Pairs":
+        """Select pairs by indices or a mask."""
+        return Pairs(self.images[rows], self.category[rows], self.info[rows])

@@ -1,31 +1,32 @@
-"""Labelled trees in the bracketed format of the Penn Treebank, and the phrases that texts reach training as.
+"""Sentiment trees in the bracketed format of the Penn Treebank, and the labelled phrases taken from them.
 
 A line holds one tree: `(3 (2 It) (4 (2 's) (4 fun)))`. Every node has a sentiment from 0 to 4 and holds one word or
 one or more nodes.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from .downloads import DataError
+from .checks import DataError, read_error
 
 SENTIMENTS = ("very negative", "negative", "neutral", "positive", "very positive")
 POLARITIES = ("negative", "positive")
 NEUTRAL = 2
-MAX_NESTED = 1000  # far deeper than language goes; the texts of a deep tree's phrases grow with its depth squared
+MAX_DEPTH = 1000  # far deeper than language goes; the texts of a tree's phrases grow with its depth squared
 TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)  # other spaces are letters: 8 1/2 is one word of SST
 ESCAPES = {"(": "-LRB-", ")": "-RRB-", "/": r"\/", "*": r"\*"}
-EXPECTED = {  # what may follow what
-    "nothing": "a tree, which begins with (",
+EXPECTED = {  # in each state of the parser
+    "start": "a tree, which begins with (",
     "opened": "a label from 0 to 4",
     "label": "a word or (",
     "word": ") after the only word of a leaf",
     "closed": "( or )",
-    "whole": "nothing after the tree",
+    "end": "nothing after the tree",
 }
 
 
@@ -33,16 +34,16 @@ class Phrases(NamedTuple):
     """Texts with a class each."""
 
     text: list[str]
-    label: np.ndarray  # [n] int64, a place in SENTIMENTS or POLARITIES
+    label: np.ndarray  # [n] int64, index into SENTIMENTS or POLARITIES
 
-    def take(self, which: np.ndarray) -> "Phrases":
-        """Some of the phrases: indices or a mask."""
-        rows = np.arange(len(self.text))[which]
-        return Phrases([self.text[row] for row in rows], self.label[rows])
+    def take(self, rows: np.ndarray) -> "Phrases":
+        """Select phrases by indices or a mask."""
+        index = np.arange(len(self.text))[rows]
+        return Phrases([self.text[k] for k in index], self.label[index])
 
 
 class Node(NamedTuple):
-    """A phrase of a tree: the words from `start` up to `end`, which is not one of them."""
+    """A phrase of a tree: its words from `start` up to, but not including, `end`."""
 
     label: int
     start: int
@@ -50,29 +51,29 @@ class Node(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A sentence and all of its phrases; flat, so that no depth is too deep for it."""
+    """A sentence and all of its phrases in a flat list, so that no depth overflows the stack."""
 
     words: tuple[str, ...]
-    nodes: tuple[Node, ...]  # the root first, every node before those inside it
+    nodes: tuple[Node, ...]  # in pre-order: the root first
 
     @property
     def label(self) -> int:
         return self.nodes[0].label
 
     def text(self, node: Node | None = None) -> str:
-        """The words of a node, or of all of the tree."""
+        """Return the words of a node, or of the whole tree."""
         return " ".join(self.words if node is None else self.words[node.start : node.end])
 
     def __str__(self) -> str:
-        """The line that `parse` reads."""
+        """Return the line that `parse_tree` reads."""
         out: list[str] = []
         ends: list[int] = []  # of the open nodes
-        for place, node in enumerate(self.nodes):
-            out.append(f"{' ' if place else ''}({node.label}")
+        for k, node in enumerate(self.nodes):
+            out.append(f"{' ' if k else ''}({node.label}")
             ends.append(node.end)
-            after = self.nodes[place + 1] if place + 1 < len(self.nodes) else None
-            if after is None or after.start >= node.end:  # nothing inside: a leaf
-                out.append(f" {escaped(self.words[node.start])}")
+            after = self.nodes[k + 1] if k + 1 < len(self.nodes) else None
+            if after is None or after.start >= node.end:  # a leaf
+                out.append(f" {escape_word(self.words[node.start])}")
                 limit = len(self.words) + 1 if after is None else after.start
                 while ends and ends[-1] <= limit:
                     ends.pop()
@@ -81,59 +82,56 @@ class Tree(NamedTuple):
 
 
 class TreeError(ValueError):
-    """What is wrong with a line, in words that follow its number."""
+    """Say what is wrong with a line, in words that follow its number."""
 
 
-def parse(line: str) -> Tree:
-    """The tree that a line holds; a `TreeError` says what was expected in its place."""
+def parse_tree(line: str) -> Tree:
+    """Return the tree of a line, or raise a `TreeError` that says what was expected."""
     words: list[str] = []
-    nodes: list[tuple[int, int]] = []  # label and start
-    ends: list[int] = []
-    opened: list[int] = []  # places of the nodes not yet closed
-    state = "nothing"
+    nodes: list[Node] = []
+    opened: list[int] = []  # indices of the nodes not yet closed
+    state = "start"
     for token in TOKEN.findall(line):
-        if token == "(" and state in ("nothing", "label", "closed"):
-            if len(opened) == MAX_NESTED:
-                raise TreeError(f"expected at most {MAX_NESTED:,} nested brackets, got more")
+        if token == "(" and state in ("start", "label", "closed"):
+            if len(opened) == MAX_DEPTH:
+                raise TreeError(f"expected at most {MAX_DEPTH:,} nested brackets, got more")
             state = "opened"
         elif state == "opened" and token in ("0", "1", "2", "3", "4"):
             opened.append(len(nodes))
-            nodes.append((int(token), len(words)))
-            ends.append(-1)
+            nodes.append(Node(int(token), len(words), -1))
             state = "label"
         elif token not in ("(", ")") and state == "label":
-            words.append(unescaped(token))
+            words.append(unescape_word(token))
             state = "word"
         elif token == ")" and state in ("word", "closed"):
-            ends[opened.pop()] = len(words)
-            state = "closed" if opened else "whole"
+            k = opened.pop()
+            nodes[k] = nodes[k]._replace(end=len(words))
+            state = "closed" if opened else "end"
         else:
-            raise TreeError(f"expected {EXPECTED[state]}, got {_short(token)}")
-    if state != "whole":
-        wanted = ")" if state in ("word", "closed") else EXPECTED[state]
-        raise TreeError(f"expected {wanted}, got {'the end of the line' if line.strip() else 'an empty line'}")
-    return Tree(tuple(words), tuple(Node(label, start, end) for (label, start), end in zip(nodes, ends, strict=True)))
+            raise TreeError(f"expected {EXPECTED[state]}, got {token[:40] + '…' * (len(token) > 40)!r}")
+    if state != "end":
+        expected = ")" if state in ("word", "closed") else EXPECTED[state]
+        raise TreeError(f"expected {expected}, got {'the end of the line' if line.strip() else 'an empty line'}")
+    return Tree(tuple(words), tuple(nodes))
 
 
-def read(path: Path) -> list[Tree]:
-    """The trees of a file, one on each line."""
+def read_trees(path: Path) -> list[Tree]:
+    """Return the trees of a file, one on each line."""
     try:
-        return decode(Path(path).read_bytes(), str(path))
+        return parse_trees(Path(path).read_bytes(), str(path))
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from error
+        raise read_error(path, error) from error
 
 
-def decode(content: bytes, name: str) -> list[Tree]:
-    """The trees that a file holds; errors give its name and the line."""
-    lines = content.split(b"\n")
-    if not lines[-1]:  # what follows the last line's end
-        lines.pop()
-    if not lines:
+def parse_trees(content: bytes, name: str) -> list[Tree]:
+    """Return the trees in a file's content; errors give its name and the line."""
+    lines = content.removesuffix(b"\n").split(b"\n")
+    if not content:
         raise DataError(f"{name}: expected trees, got an empty file")
     trees = []
     for number, line in enumerate(lines, 1):
         try:
-            trees.append(parse(line.decode("utf-8")))
+            trees.append(parse_tree(line.decode("utf-8")))
         except UnicodeDecodeError as error:
             wrong = f"byte 0x{line[error.start]:02x} at place {error.start + 1}"
             raise DataError(f"{name}, line {number}: expected text in UTF-8, got {wrong}") from error
@@ -142,17 +140,11 @@ def decode(content: bytes, name: str) -> list[Tree]:
     return trees
 
 
-def phrases(trees: Iterable[Tree], classes: int = 5, roots_only: bool = False) -> Phrases:
-    """What to train on or to test with.
+def extract_phrases(trees: Iterable[Tree], classes: int = 5, roots_only: bool = False) -> Phrases:
+    """Return the phrases of trees, each text once, or with `roots_only` all whole sentences.
 
-    Either every phrase of the trees, each text once, in the order of their first occurrence: where a text has several
-    labels the most frequent one counts, and of equally frequent ones the one seen first. Or the whole sentences, as
-    many as there are trees.
-
-    Args:
-        trees: Where from.
-        classes: 5 for `SENTIMENTS`; 2 for `POLARITIES`, for which neutral phrases are left out before all else.
-        roots_only: Whole sentences only.
+    Phrases come in the order of their first occurrence. Of several labels the most frequent one counts, and of equally
+    frequent ones the first. With two `classes`, negative and positive, neutral phrases are left out before all else.
     """
     check_classes(classes)
     found = (
@@ -162,12 +154,12 @@ def phrases(trees: Iterable[Tree], classes: int = 5, roots_only: bool = False) -
         if classes == 5 or node.label != NEUTRAL
     )
     if not roots_only:
-        found = _once(found)
-    texts, labels = [], []
-    for text, label in found:
-        texts.append(text)
-        labels.append(label)
-    return Phrases(texts, np.array(labels, dtype=np.int64))
+        counts: dict[str, Counter[int]] = {}
+        for text, label in found:
+            counts.setdefault(text, Counter())[label] += 1
+        found = ((text, labels.most_common(1)[0][0]) for text, labels in counts.items())
+    rows = list(found)
+    return Phrases([text for text, _ in rows], np.array([label for _, label in rows], dtype=np.int64))
 
 
 def check_classes(classes: int) -> None:
@@ -175,26 +167,11 @@ def check_classes(classes: int) -> None:
         raise ValueError(f"classes: expected 5 or 2, got {classes!r}")
 
 
-def _once(found: Iterable[tuple[str, int]]) -> Iterable[tuple[str, int]]:
-    """Each text once, with its most frequent label."""
-    counts: dict[str, dict[int, int]] = {}
-    for text, label in found:
-        of_text = counts.setdefault(text, {})
-        of_text[label] = of_text.get(label, 0) + 1
-    # of equals max takes the first, and a dict keeps the order of arrival
-    return ((text, max(of_text, key=of_text.__getitem__)) for text, of_text in counts.items())
-
-
-def escaped(word: str) -> str:
-    """A word as it stands in a tree, where brackets mean something else."""
+def escape_word(word: str) -> str:
     return "".join(ESCAPES.get(letter, letter) for letter in word)
 
 
-def unescaped(word: str) -> str:
+def unescape_word(word: str) -> str:
     for letter, escape in ESCAPES.items():
         word = word.replace(escape, letter)
     return word
-
-
-def _short(token: str) -> str:
-    return repr(token if len(token) <= 40 else f"{token[:40]}…")

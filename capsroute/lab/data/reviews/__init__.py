@@ -1,1 +1,1 @@
-"""The parts that generated reviews are made of."""
+"""The grammar and the sentiment rules of the generated treebank."""

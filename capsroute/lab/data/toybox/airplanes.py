@@ -63,7 +63,7 @@ AIRPLANES = (
 )  # fmt: skip
 
 
-def airplane(s: Airplane, rng: np.random.Generator) -> list[Solid]:
+def build_airplane(s: Airplane, rng: np.random.Generator) -> list[Solid]:
     skin, wings, trim = rng.uniform(0.76, 0.9), rng.uniform(0.72, 0.86), rng.uniform(0.35, 0.5)
     front, r = s.length / 2, s.radius
     hull_end, tail_end = -0.25 * s.length, -front

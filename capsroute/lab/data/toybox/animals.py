@@ -53,7 +53,7 @@ ANIMALS = (
 )  # fmt: skip
 
 
-def animal(s: Animal, rng: np.random.Generator) -> list[Solid]:
+def build_animal(s: Animal, rng: np.random.Generator) -> list[Solid]:
     paint = rng.uniform(0.42, 0.58)
     shade = paint * rng.uniform(0.6, 0.75)
     z = s.leg + 0.7 * s.depth  # middle of the trunk

@@ -49,7 +49,7 @@ CARS = (
 )  # fmt: skip
 
 
-def car(s: Car, rng: np.random.Generator) -> list[Solid]:
+def build_car(s: Car, rng: np.random.Generator) -> list[Solid]:
     paint, hub = rng.uniform(0.6, 0.85), rng.uniform(0.55, 0.75)
     front, back, w = s.length / 2, -s.length / 2, s.width
     foot, tail = front - s.screen * s.length, back + s.tail * s.length

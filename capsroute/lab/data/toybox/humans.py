@@ -49,7 +49,7 @@ HUMANS = (
 )  # fmt: skip
 
 
-def human(s: Human, rng: np.random.Generator) -> list[Solid]:
+def build_human(s: Human, rng: np.random.Generator) -> list[Solid]:
     skin, shirt, trousers = rng.uniform(0.75, 0.85), rng.uniform(0.66, 0.84), rng.uniform(0.22, 0.34)
     k, b = s.height, s.bulk
     hips = np.array([0.0, 0.0, 0.0])

@@ -17,7 +17,7 @@ GLASS = 0.12  # paints
 DARK = 0.16
 
 
-def varied(spec: Spec, rng: np.random.Generator, by: float = 0.05) -> Spec:
+def vary_floats(spec: Spec, rng: np.random.Generator, by: float = 0.05) -> Spec:
     """A copy of a dataclass in which every float, also within tuples, has changed by at most a share `by` of itself."""
 
     def vary(value: Any) -> Any:

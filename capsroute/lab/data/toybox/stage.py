@@ -49,7 +49,7 @@ class Toy(NamedTuple):
     faces: Faces
 
 
-def placed(solids: Sequence[Solid], shift: Point = (0.0, 0.0), scale: float = 1.0) -> Toy:
+def place_toy(solids: Sequence[Solid], shift: Point = (0.0, 0.0), scale: float = 1.0) -> Toy:
     """Stand solids on the ground in the middle, scaled so that they fill the frame from wherever they are seen."""
     rims = np.concatenate([solid.rims for solid in solids])
     low, high = (s * reach(rims, s * np.eye(3)).amax(1).numpy() for s in (-1, 1))
@@ -86,7 +86,7 @@ def _lamp(azimuth: Tensor, elevation: Tensor) -> Tensor:
     return torch.stack([e.cos() * a.cos(), e.cos() * a.sin(), e.sin()], dim=-1)
 
 
-def shadows(toy: Toy, azimuth: Tensor) -> Tensor:
+def cast_shadows(toy: Toy, azimuth: Tensor) -> Tensor:
     """Share of each light that a toy turned by `azimuth` keeps from the ground, `[n, lightings + 1, m, m]`.
 
     The last map is that of the sky. In maps, right is to the eyes' right and up is away from them.
@@ -109,8 +109,8 @@ def shadows(toy: Toy, azimuth: Tensor) -> Tensor:
     return torch.cat([key, sky], dim=1)
 
 
-def pictures(toy: Toy, azimuth: Tensor, elevation: Tensor, thrown: Tensor, size: int) -> Tensor:
-    """Stereo pairs under every lighting, `[n, lightings, 2, size, size]` uint8, given each view's `shadows`."""
+def render_views(toy: Toy, azimuth: Tensor, elevation: Tensor, thrown: Tensor, size: int) -> Tensor:
+    """Stereo pairs under every lighting, `[n, lightings, 2, size, size]` uint8, given each view's `cast_shadows`."""
     rays = eye_rays(toy, azimuth, elevation)
     on = grid(size, 1.0, N_SUB, azimuth.device)
     hits = first_hits(toy.solids, rays, on)

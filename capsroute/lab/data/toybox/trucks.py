@@ -41,7 +41,7 @@ TRUCKS = (
 )  # fmt: skip
 
 
-def truck(s: Truck, rng: np.random.Generator) -> list[Solid]:
+def build_truck(s: Truck, rng: np.random.Generator) -> list[Solid]:
     paint, cargo = rng.uniform(0.42, 0.58), rng.uniform(0.65, 0.85)
     hub = rng.uniform(0.45, 0.65)
     front, back, w, z = s.length / 2, -s.length / 2, s.width, s.frame
