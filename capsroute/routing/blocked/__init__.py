@@ -1,10 +1,11 @@
-"""Routing by blocks: votes are formed for some samples and inputs at a time, and again in the backward pass.
+"""Routing by blocks: votes are formed for some samples, inputs and outputs at a time, and again in the backward pass.
 
 Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch. `passes.py` goes
-over the blocks, or `streams.py` where they hold some outputs only; `models.py` holds what is left of them.
+over the blocks.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,19 +15,21 @@ from torch.autograd import Function
 from ..agreement import Quadratic
 from ..capsules import Capsules
 from ..case import Case
-from ..mapping import Tensors, one_by_one
-from . import streams
-from .models import Model, Params, Plan, finer
-from .passes import Buffers, backward, cut, forward
+from ..mapping import Tensors, map_one_by_one
+from .passes import Buffers, Loop, Normaliser, Params, Settings, Sums, to_float64
 
 CPU_VOTES = 2**22
-"""Numbers in a block of votes on a CPU: smaller blocks cost more in overhead than they gain in cache."""
+"""Numbers in a block of votes on a CPU: smaller blocks cost more in overhead than they save in cache misses."""
 GPU_VOTES = 2**26
 """The same on other devices, which a block should fill."""
+MIN_INPUTS = 8
+"""Inputs that a block holds beside all outputs; where fewer would fit, blocks hold some outputs only."""
+INPUTS_BESIDE_SOME_OUTPUTS = 64
+"""Inputs of such a block."""
 
 
 def reasons_against(case: Case) -> list[str]:
-    """Needs a quadratic agreement and eager execution."""
+    """List what keeps it from a case: it needs a quadratic agreement and eager execution."""
     reasons = []
     if not isinstance(case.agreement, Quadratic):
         reasons.append(f"agreement {case.agreement.name!r} is not quadratic in the votes")
@@ -35,77 +38,80 @@ def reasons_against(case: Case) -> list[str]:
     return reasons
 
 
-class Route(Function):
-    """Outputs are `a, mu, sig2`, then what the backward pass needs: models, and votes and D_use of a single block.
+def cut_blocks(x: Sequence[int], B: Sequence[int], block_votes: int) -> tuple[list[slice], list[slice], list[slice]]:
+    """Return slices of samples, inputs and outputs that make blocks, from the shapes of `x` and `B`.
 
-    Blocks of some outputs leave normalisers instead.
+    A block holds several samples, or some inputs of one; where few of these fit beside all outputs, some outputs too.
     """
+    (n_samples, n_inp), (_, n_out, d_cov, d_out) = x[:2], B
+    inputs, outputs = max(1, block_votes // (n_out * d_cov * d_out)), n_out
+    if inputs < min(MIN_INPUTS, n_inp):
+        inputs = min(INPUTS_BESIDE_SOME_OUTPUTS, n_inp)
+        outputs = max(1, block_votes // (inputs * d_cov * d_out))
+    samples = max(1, inputs // max(1, n_inp)) if outputs == n_out else 1
+    samples, inputs, outputs = (
+        [slice(start, start + size) for start in range(0, max(1, n), size)]
+        for n, size in ((n_samples, samples), (n_inp, inputs), (n_out, outputs))
+    )
+    return samples, inputs, outputs
+
+
+class Route(Function):
+    """Outputs are `a, mu, sig2`, then what the backward pass needs: sums, normalisers, and votes of a single block."""
 
     @staticmethod
-    def forward(plan: Plan, a_inp: Tensor, x: Tensor, *params: Tensor) -> Tensors:  # pyright: ignore
-        layer, f, buffers = Params(*params), torch.sigmoid(a_inp).unsqueeze(1), Buffers(x)
-        chunks, parts = cut(x, layer.B, plan)
-        if pieces := streams.cut_outputs(x, layer.B, plan):
-            both = [streams.forward(f[chunk], x[chunk], layer, *pieces, plan, buffers) for chunk in chunks]
-            runs, kept = [models for models, _ in both], streams.packed([norms for _, norms in both], x)
-        else:
-            runs = [forward(f[chunk], x[chunk], layer, parts, plan, buffers) for chunk in chunks]
-            names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
-            kept = [buffers.places[n] if len(chunks) == len(parts) == 1 else x.new_empty(0) for n in names]
-        models = [Model(*map(torch.cat, zip(*steps, strict=True))) for steps in zip(*runs, strict=True)]
-        a, mu, sig2, *_ = models[-1]
-        outs = a.clone(), *(t.unflatten(-1, layer.B.shape[2:]).clone() for t in (mu, sig2))
-        return (*outs, *(torch.stack(m) for m in zip(*models, strict=True)), *kept)
+    def forward(settings: Settings, a_inp: Tensor, x: Tensor, *params: Tensor) -> Tensors:  # pyright: ignore
+        f, layer, buffers = torch.sigmoid(a_inp).unsqueeze(1), Params(*params), Buffers()
+        samples, *cuts = cut_blocks(x.shape, layer.B.shape, settings.block_votes)
+        loops = [Loop(f[part], x[part], layer, *cuts, buffers) for part in samples]
+        runs = [loop.forward(settings) for loop in loops]
+        steps, normalisers = (
+            [join_samples(ts) for ts in zip(*found, strict=True)] for found in zip(*runs, strict=True)
+        )
+        a, mu, sig2 = steps[-1].model(settings.eps)
+        outs = a.squeeze(-1), *(t.unflatten(-1, layer.B.shape[2:]) for t in (mu, sig2))
+        norms = [torch.stack(ts) for ts in zip(*normalisers, strict=True)] or [x.new_empty(0)] * 2
+        V = loops[0].block.V if len(loops) == 1 and loops[0].single else x.new_empty(0)
+        return (*(t.clone() for t in outs), *(torch.stack(ts) for ts in zip(*steps, strict=True)), *norms, V)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-        ctx.plan = inputs[0]
+        ctx.settings = inputs[0]
         ctx.save_for_backward(*inputs[1:], *output[3:])
         ctx.mark_non_differentiable(*output[3:])
-        ctx.set_materialize_grads(False)  # or the votes would get one
+        ctx.set_materialize_grads(False)  # the tensors for the backward pass would get gradients too
         ctx.shapes = [out.shape for out in output[:3]]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         x = ctx.saved_tensors[1]
         douts = (x.new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True))
-        return None, *RouteBackward.apply(ctx.plan, *douts, *ctx.saved_tensors)
+        return None, *RouteBackward.apply(ctx.settings, *douts, *ctx.saved_tensors)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
-        return one_by_one(Route, info, in_dims, *args)
+        return map_one_by_one(Route.apply, info, in_dims, *args)
 
 
 class RouteBackward(Function):
     """A function of its own, so that `torch.func` can map over gradients too."""
 
     @staticmethod
-    def forward(plan: Plan, da: Tensor, dmu: Tensor, dsig2: Tensor, *saved: Tensor) -> Tensors:  # pyright: ignore
-        with torch.autocast(da.device.type, enabled=False):
-            return RouteBackward.run(plan, da, dmu, dsig2, *saved)
-
-    @staticmethod
-    def run(plan: Plan, da: Tensor, dmu: Tensor, dsig2: Tensor, *saved: Tensor) -> Tensors:
+    def forward(settings: Settings, da: Tensor, dmu: Tensor, dsig2: Tensor, *saved: Tensor) -> Tensors:  # pyright: ignore
         a_inp, x, *params = saved[:6]
-        layer, f = Params(*params), torch.sigmoid(a_inp).unsqueeze(1)
-        models = [Model(*m) for m in zip(*saved[6:12], strict=True)]
-        chunks, parts = cut(x, layer.B, plan)
-        douts = da, dmu.flatten(-2), dsig2.flatten(-2)
+        f, layer, buffers = torch.sigmoid(a_inp).unsqueeze(1), Params(*params), Buffers()
+        if saved[-1].numel():
+            buffers["saved V"] = saved[-1]
+        samples, *cuts = cut_blocks(x.shape, layer.B.shape, settings.block_votes)
         dW, dB, *dbetas = map(torch.zeros_like, params)
-        dparams = Params(dW, dB, *map(finer, dbetas))
-        pieces = streams.cut_outputs(x, layer.B, plan)
-        names = ["V", *(f"D_use {k}" for k in range(1, plan.n_iters))]
-        kept = not pieces and saved[12].numel() > 0
-        buffers = Buffers(x, **dict(zip(names, saved[12:], strict=True)) if kept else {})
-        runs = []
-        for chunk in chunks:
-            own = f[chunk], x[chunk], layer
-            known = [Model(*(t[chunk] for t in model)) for model in models], [d[chunk] for d in douts], dparams
-            if pieces:
-                norms = streams.unpacked(saved[12:], chunk)
-                runs.append(streams.backward(*own, *pieces, plan, buffers, *known, norms))
-            else:
-                runs.append(backward(*own, parts, plan, buffers, *known, kept))
+        dparams = Params(dW, dB, *map(to_float64, dbetas))
+        douts, runs = (da.unsqueeze(-1), dmu.flatten(-2), dsig2.flatten(-2)), []
+        with torch.autocast(da.device.type, enabled=False):
+            for part in samples:
+                steps = [Sums(*(t[part] for t in ts)) for ts in zip(*saved[6:11], strict=True)]
+                normalisers = [Normaliser(*(t[part] for t in ts)) for ts in zip(*saved[11:13], strict=True)]
+                loop = Loop(f[part], x[part], layer, *cuts, buffers)
+                runs.append(loop.backward(settings, steps, normalisers, [d[part] for d in douts], dparams))
         da_inp, dx = map(torch.cat, zip(*runs, strict=True))
         return da_inp, dx, dW, dB, *(d.to(x.dtype) for d in dparams[2:])
 
@@ -119,7 +125,12 @@ class RouteBackward(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
-        return one_by_one(RouteBackward, info, in_dims, *args)
+        return map_one_by_one(RouteBackward.apply, info, in_dims, *args)
+
+
+def join_samples(parts: tuple[Any, ...]) -> Any:
+    """Join the sums or normalisers of blocks of samples."""
+    return type(parts[0])(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def route(
@@ -136,9 +147,9 @@ def route(
 ) -> Capsules:
     """Route; `block_votes` replaces `CPU_VOTES` or `GPU_VOTES`."""
     default = CPU_VOTES if mu_inp.device.type == "cpu" else GPU_VOTES
-    plan = Plan(n_iters, agreement, eps, block_votes or default)
+    settings = Settings(n_iters, agreement, eps, block_votes or default)
     batch = a_inp.shape[:-1]
     n_samples = math.prod(batch)
     a_inp, mu_inp = a_inp.reshape(n_samples, *a_inp.shape[-1:]), mu_inp.reshape(n_samples, *mu_inp.shape[-3:])
-    outs = Route.apply(plan, a_inp, mu_inp, W, B, beta_use, beta_ign)
+    outs = Route.apply(settings, a_inp, mu_inp, W, B, beta_use, beta_ign)
     return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in outs[:3]))

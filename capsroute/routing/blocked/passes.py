@@ -1,240 +1,347 @@
-"""The two passes over blocks of votes, each of some inputs and all outputs.
+"""The forward and the backward pass over blocks of votes.
 
 Axes: `b` samples, `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `v` is `c`
-and `h` together. Inputs come last here, `V [b, j, v, i]`, so that every sum over them reads memory in order, and large
-results go to buffers that serve every block. `docs/algorithm.md` derives the gradients.
+and `h` together. Inputs come last here, `V [b, j, v, i]`, so that every sum over them reads memory in order.
+`docs/algorithm.md` derives the gradients. A softmax over more outputs than a block holds takes a pass of its own over
+their blocks, for its normaliser; in the backward pass so does the sum over outputs in its gradient.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .models import Last, Model, Params, Plan, Pull, Sums, finer, look_back, look_back_backward, model_backward
+from ..agreement import Quadratic
 
+EVERY = slice(None)
 TINY = 1e-30
+Buffers = dict[str, Tensor]
+"""Memory for large results, by name; all blocks share it."""
 
 
-class Buffers:
-    """Memory for large results, one place per name, used by block after block: new memory costs more than it holds."""
+class Settings(NamedTuple):
+    """Settings of the loop, and the size of a block."""
 
-    def __init__(self, like: Tensor, **places: Tensor):
-        self.like, self.places = like, places
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        size = math.prod(shape)
-        if name not in self.places or self.places[name].numel() < size:
-            self.places[name] = self.like.new_empty(size)
-        return self.places[name].view(-1)[:size].view(shape)
+    n_iters: int
+    agreement: Quadratic
+    eps: float
+    block_votes: int
 
 
-def votes(x: Tensor, params: Params, buffers: Buffers) -> Tensor:
-    """Votes `[b, j, v, i]` of the capsules `x [b, i, c, d]`."""
-    W, B, *_ = params
-    (b, i, c, _), (_, j, _, h) = x.shape, B.shape
-    V = buffers("V", b, j, c * h, i)
-    votes = V.view(b, j, c, h, i)
-    if W.shape[0] > 1:
-        Wx = torch.einsum("bicd,ijdh->bjchi", x, W)
-    else:
-        straight = c == 1 and W.shape[1] == j  # only then the product comes out as votes are laid out
-        product = V.view(b, 1, j * h, i) if straight else buffers("scratch", b, c, W.shape[1] * h, i)
-        torch.matmul(W[0].mT.flatten(0, 1), x.permute(0, 2, 3, 1), out=product)
-        Wx = votes if straight else product.unflatten(2, (-1, h)).transpose(1, 2)
-    torch.add(Wx, B.permute(1, 2, 3, 0), out=votes)
-    return V
+class Params(NamedTuple):
+    """Parameters of a layer, or their gradients."""
+
+    W: Tensor  # [i|1, j|1, d, h]
+    B: Tensor  # [i|1, j, c, h]
+    beta_use: Tensor  # [i|1, j|1]
+    beta_ign: Tensor  # [i|1, j|1]
+
+    def narrow(self, inputs: slice, outputs: slice = EVERY) -> "Params":
+        """Return views of the parameters of some inputs and outputs."""
+        per_input = (p if p.shape[0] == 1 else p[inputs] for p in self)
+        return Params(*(p if p.shape[1] == 1 else p[:, outputs] for p in per_input))
+
+    def add_beta_grads_(self, da: Tensor, D_use: Tensor, D_ign: Tensor) -> None:
+        """Add to the gradients of the betas, from `da [b, j, 1]` and shares `[b, j, i]` or their sums over inputs."""
+        for dbeta, D in ((self.beta_use, D_use), (self.beta_ign, -D_ign)):
+            dbeta += (da * D).sum(0, dtype=dbeta.dtype).mT.sum_to_size(dbeta.shape)
 
 
-def votes_backward(dV: Tensor, x: Tensor, params: Params, dparams: Params) -> Tensor:
-    """The gradient of `x`; adds to that of `W`."""
-    W, B, *_ = params
-    dV = dV.unflatten(2, B.shape[2:])  # [b, j, c, h, i]
-    if W.shape[1] == 1:
-        dV = dV.sum(1, keepdim=True)
-    if W.shape[0] > 1:
-        dparams.W.add_(torch.einsum("bjchi,bicd->ijdh", dV, x))
-        return torch.einsum("bjchi,ijdh->bicd", dV, W)
-    dV, x = dV.transpose(1, 2).flatten(2, 3), x.transpose(1, 2)  # [b, c, jh, i], [b, c, i, d]
-    # a GPU sums a long axis in parts, and so more exactly, only when it is a single one
-    dW = (dV @ x).sum((0, 1)) if x.device.type == "cpu" else torch.einsum("bcvi,bcid->vd", dV, x)
-    dparams.W.add_(dW.unflatten(0, (-1, B.shape[3])).mT)
-    return (dV.mT @ W[0].mT.flatten(0, 1)).transpose(1, 2)
+class Sums(NamedTuple):
+    """Sums over a set of inputs, weighted by D_use; `E` is a vote's distance to the mean of that set."""
+
+    a: Tensor  # [b, j, 1]
+    D: Tensor  # [b, j, 1]
+    D_V: Tensor  # [b, j, v]
+    D_E: Tensor  # eps mu up to rounding, which must cancel in the gradients, [b, j, v]
+    D_EE: Tensor  # [b, j, v]
+
+    def merge(self, other: "Sums", eps: float) -> "Sums":
+        """Return the sums over both sets, free of the cancellation in `sum V^2 - (sum V)^2`."""
+        a, D, D_V, D_E, D_EE = (one + two for one, two in zip(self, other, strict=True))
+        for part in (self, other):
+            shift = D_V / (D + eps) - part.D_V / (part.D + eps)
+            D_E = D_E - part.D * shift
+            D_EE = D_EE + shift * (part.D * shift - 2 * part.D_E)
+        return Sums(a, D, D_V, D_E, D_EE)
+
+    def model(self, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `a [b, j, 1]`, `mu` and `sig2 [b, j, v]`: the M-step."""
+        used = self.D + eps
+        return self.a, self.D_V / used, self.D_EE / used + eps
+
+    def backward(self, da: Tensor, dmu: Tensor, dsig2: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the gradients of `a`, `D`, `D_E` and `D_EE` from those of the model, distances counted from `mu`."""
+        used = self.D + eps
+        dD_EE = dsig2 / used
+        dD_E = (dmu - 2 * self.D_E * dD_EE) / used
+        return da, -(dD_EE * self.D_EE / used).sum(-1, keepdim=True), dD_E, dD_EE
 
 
-def along_v(p: Tensor, V: Tensor, out: Tensor) -> Tensor:
-    """`sum_v p V`, `[b, j, v]` and `[b, j, v, i]` to `[b, j, i]`."""
+class Normaliser(NamedTuple):
+    """Normaliser of the softmax over outputs: the highest logit, and the sum of exponentials relative to it."""
+
+    highest: Tensor  # [b, 1, i]
+    total: Tensor  # [b, 1, i], in float64
+
+    def merge(self, other: "Normaliser") -> "Normaliser":
+        """Return the normaliser over both sets of outputs."""
+        highest = torch.maximum(self.highest, other.highest)
+        one, two = (n.total * to_float64(n.highest - highest).exp() for n in (self, other))
+        return Normaliser(highest, one + two)
+
+
+class Terms(NamedTuple):
+    """Coefficients of the logits, `bias - sum_v p (V - mu)^2`, or their gradients."""
+
+    mu: Tensor  # [b, j, v]
+    p: Tensor  # the agreement's precisions, [b, j, v]
+    bias: Tensor  # log f(a) plus the agreement's log-scales, in float64, [b, j, 1]
+
+    @classmethod
+    def of(cls, a: Tensor, mu: Tensor, sig2: Tensor, agreement: Quadratic, d_cov: int) -> "Terms":
+        """Return what an E-step takes from the model before."""
+        p, g = agreement.weights(to_float64(sig2).unflatten(-1, (d_cov, -1)))
+        bias = F.logsigmoid(to_float64(a)) + g.unsqueeze(-1)
+        bias = bias - bias.detach().amax(1, keepdim=True)  # the softmax cancels it; smaller numbers round less
+        return cls(mu, p.flatten(-2).to(mu), bias)
+
+    def backward(self, a: Tensor, mu: Tensor, sig2: Tensor, agreement: Quadratic, d_cov: int) -> tuple[Tensor, ...]:
+        """Return the gradients of the model; these are those of the terms."""
+        with torch.enable_grad():
+            a, sig2 = (t.detach().requires_grad_() for t in (a, sig2))
+            _, p, bias = Terms.of(a, mu, sig2, agreement, d_cov)
+            value = (p * self.p).sum() + (bias * self.bias).sum()
+        da, dsig2 = torch.autograd.grad(value, (a, sig2), allow_unused=True, materialize_grads=True)
+        return da, self.mu, dsig2
+
+    def narrow(self, outputs: slice) -> "Terms":
+        return Terms(*(t[:, outputs] for t in self))
+
+
+def to_float64(t: Tensor) -> Tensor:
+    """Convert the few numbers whose rounding would shift all inputs alike; MPS has no float64."""
+    return t if t.device.type == "mps" else t.double()
+
+
+def sum_over_v(p: Tensor, V: Tensor, out: Tensor) -> Tensor:
+    """Compute `sum_v p V`, `[b, j, v]` and `[b, j, v, i]` to `[b, j, i]`."""
     torch.bmm(p.reshape(-1, 1, p.shape[-1]), V.flatten(0, 1), out=out.flatten(0, 1).unsqueeze(1))
     return out
 
 
-def along_i(D: Tensor, V: Tensor) -> Tensor:
-    """`sum_i D V`, `[b, j|1, i]` and `[b, j, v, i]` to `[b, j, v]`."""
+def sum_over_i(D: Tensor, V: Tensor) -> Tensor:
+    """Compute `sum_i D V`, `[b, j|1, i]` and `[b, j, v, i]` to `[b, j, v]`."""
     if D.shape[1] == 1:
         return (D @ V.flatten(1, 2).mT).view(V.shape[:3])
     return (D.unsqueeze(-2) @ V.mT).squeeze(-2)
 
 
-def measure(V: Tensor, mu: Tensor, distance: Tensor, square: Tensor) -> None:
-    """Write `V - mu` and its square to the buffers given, which may be one."""
-    torch.sub(V, mu.unsqueeze(-1), out=distance)
-    torch.square(distance, out=square)
-
-
-def share(square: Tensor, last: Last | None, f: Tensor, out: Tensor) -> Tensor:
-    """E- and D-step: D_use `[b, j|1, i]` from the squared distances to the model before, and `f(a_inp) [b, 1, i]`."""
-    if last is None:
-        return f / out.shape[1]
-    weigh(square, last, out)
-    return out.mul_(f / out.sum(1, keepdim=True))
-
-
-def weigh(square: Tensor, last: Last, out: Tensor, highest: Tensor | None = None) -> Tensor:
-    """Shares `[b, j, i]` before they are divided by their sum, and the highest logits `[b, 1, i]` they count from."""
-    log = last.log.to(out)
-    lost = (last.log - log).exp().to(out)  # by rounding, the same for all inputs
-    along_v(-last.p, square, out).add_(log)
-    highest = out.amax(1, keepdim=True) if highest is None else highest
-    floor = 0.7 * math.log(torch.finfo(out.dtype).tiny)  # far below rounding; subnormal numbers would cost much time
-    out.sub_(highest).clamp_(min=floor).exp_().mul_(lost)
-    return highest
-
-
-def gain(V: Tensor, f: Tensor, D_use: Tensor, params: Params, eps: float, scratch: Tensor) -> Sums:
-    """M-step: the sums over a block; leaves the squared distances to its mean in the buffer."""
-    D, D_V = D_use.sum(-1, keepdim=True), along_i(D_use, V)
-    use, whole = (finer(D), finer(f.sum(-1, keepdim=True))) if params.share_betas else (D_use, f)
-    a = (params.beta_use.mT * use - params.beta_ign.mT * (whole - use)).sum(-1)
-    E = torch.sub(V, (D_V / (D + eps)).unsqueeze(-1), out=scratch)
-    D_E, n_out = along_i(D_use, E), V.shape[1]
-    return Sums(a.to(V).expand(-1, n_out), D.expand(-1, n_out, 1), D_V, D_E, along_i(D_use, E.square_()))
-
-
-def forward(f: Tensor, x: Tensor, params: Params, parts: list[slice], plan: Plan, buffers: Buffers) -> list[Model]:
-    """Every iteration's model, for `f(a_inp) [b, 1, i]` and `x [b, i, c, d]`, taking the inputs in parts."""
-    models: list[Model] = []
-    last = V = None
-    for iteration in range(plan.n_iters):
-        total = None
-        for part in parts:
-            p, f_i = params.of(part), f[..., part]
-            if V is None or len(parts) > 1:
-                V = votes(x[:, part], p, buffers)
-                square = buffers("square", *V.shape)
-                if last:
-                    measure(V, last.mu, square, square)
-            D_use = share(square, last, f_i, buffers(f"D_use {iteration}", *V.shape[:2], V.shape[3]))
-            sums = gain(V, f_i, D_use, p, plan.eps, square)
-            total = total.merge(sums, plan.eps) if total else sums
-        assert total
-        models.append(total.model(plan.eps))
-        last = look_back(models[-1], plan, x.shape[2])
-    return models
-
-
 class Block:
-    """A block in the backward pass: votes, their gradient, and their distances to a mean with the squares."""
+    """Votes of some samples, inputs and outputs, with one iteration over them.
 
-    def __init__(self, V: Tensor, buffers: Buffers):
-        self.V, self.buffers = V, buffers
-        self.dV, self.distance, self.square, self.spare = (
-            buffers(name, *V.shape) for name in ("dV", "distance", "square", "scratch")
-        )
-        self.fresh = True
+    Large results go to `buffers`: allocating memory anew for each block costs more than filling it.
+    """
+
+    def __init__(self, x: Tensor, f: Tensor, params: Params, n_out: int, buffers: Buffers):
+        self.x, self.f, self.params, self.n_out, self.buffers = x, f, params, n_out, buffers
+        (b, i, c, _), (_, j, _, h) = x.shape, params.B.shape
+        self.size, self.pairs = (b, j, c * h, i), (b, j, i)
+        self.V = buffers["saved V"] if "saved V" in buffers else self.form_votes()
+        self.square = self.distance = self.buffer("square", self.size)  # squared distances to a mean
+        self.dV = None
+
+    def buffer(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        size = math.prod(shape)
+        if name not in self.buffers or self.buffers[name].numel() < size:
+            self.buffers[name] = self.x.new_empty(size)
+        return self.buffers[name][:size].view(shape)
+
+    def form_votes(self) -> Tensor:
+        (b, i, c, _), (W, B, *_), V = self.x.shape, self.params, self.buffer("V", self.size)
+        votes, (_, j, _, h) = V.unflatten(2, B.shape[2:]), W.shape  # [b, j, c, h, i]
+        if W.shape[0] > 1:
+            Wx = torch.einsum("bicd,ijdh->bjchi", self.x, W)
+        else:
+            in_place = c == 1 and j == B.shape[1]  # only then the product is laid out as the votes are
+            product = V.view(b, 1, j * h, i) if in_place else self.buffer("spare", (b, c, j * h, i))
+            torch.matmul(W[0].mT.flatten(0, 1), self.x.permute(0, 2, 3, 1), out=product)
+            Wx = votes if in_place else product.unflatten(2, (-1, h)).transpose(1, 2)
+        torch.add(Wx, B.permute(1, 2, 3, 0), out=votes)
+        return V
+
+    def form_votes_backward(self, dparams: Params, own_B: bool) -> Tensor:
+        """Return the gradient of `x`, and add to that of `W`, and of `B` where it differs between inputs."""
+        (W, B, *_), x = self.params, self.x
+        dV = self.buffer("dV", self.size).unflatten(2, B.shape[2:])  # [b, j, c, h, i]
+        if own_B:
+            dparams.B.add_(dV.sum(0).permute(3, 0, 1, 2))
+        if W.shape[1] == 1:
+            dV = dV.sum(1, keepdim=True)
+        if W.shape[0] > 1:
+            dparams.W.add_(torch.einsum("bjchi,bicd->ijdh", dV, x))
+            return torch.einsum("bjchi,ijdh->bicd", dV, W)
+        dV, x = dV.transpose(1, 2).flatten(2, 3), x.transpose(1, 2)  # [b, c, jh, i], [b, c, i, d]
+        # a GPU sums a long axis in parts, and so more exactly, only when it is a single one
+        dW = (dV @ x).sum((0, 1)) if x.device.type == "cpu" else torch.einsum("bcvi,bcid->vd", dV, x)
+        dparams.W.add_(dW.unflatten(0, (-1, B.shape[3])).mT)
+        return (dV.mT @ W[0].mT.flatten(0, 1)).transpose(1, 2)
 
     def measure(self, mu: Tensor) -> None:
-        measure(self.V, mu, self.distance, self.square)
+        """Write the distances to a mean and their squares, in one buffer if `distance` is `square`."""
+        torch.sub(self.V, mu.unsqueeze(-1), out=self.distance)
+        torch.square(self.distance, out=self.square)
 
-    def shares(self, f: Tensor, last: Last | None, pull: Pull, share: Callable[[Tensor], Tensor]) -> Tensor:
-        """First half of an iteration, measured from its own mean: D_use, its gradient, and the votes' by them.
+    def shares(self, terms: Terms | None, norm: Normaliser | None) -> tuple[Tensor, Normaliser | None]:
+        """Return D_use `[b, j|1, i]` from the distances to the mean of `terms`; without `norm`, by the block's own."""
+        if terms is None:
+            return self.f / self.n_out, None
+        D_use, bias = self.buffer("D_use", self.pairs), terms.bias.to(self.V)
+        correction = (terms.bias - bias).exp().to(bias)  # of the rounding to float32, which all inputs have in common
+        sum_over_v(-terms.p, self.square, D_use).add_(bias)
+        highest = norm.highest if norm else D_use.amax(1, keepdim=True)
+        floor = 0.7 * math.log(torch.finfo(D_use.dtype).tiny)  # far below rounding; subnormal numbers are slow
+        D_use.sub_(highest).clamp_(min=floor).exp_().mul_(correction)
+        norm = norm or Normaliser(highest, to_float64(D_use.sum(1, keepdim=True)))
+        return D_use.mul_((self.f / norm.total).to(D_use)), norm
 
-        `share` makes D_use of a buffer for it. Returns `sum_j D_use dD_use`.
-        """
-        size = (*self.V.shape[:2], self.V.shape[3])
-        dD_use, spare = self.buffers("dD_use", *size), self.buffers("D_use", *size)
-        along_v(pull.D_E, self.distance, dD_use).add_(pull.D).add_(along_v(pull.D_EE, self.square, spare))
-        force = self.distance.mul_(2 * pull.D_EE.unsqueeze(-1)).add_(pull.D_E.unsqueeze(-1))
-        if last:
-            measure(self.V, last.mu, self.spare, self.square)
-        self.D_use, self.dD_use = share(spare), dD_use
-        if self.fresh:
-            torch.mul(force, self.D_use.unsqueeze(-2), out=self.dV)
-        else:
-            self.dV.addcmul_(force, self.D_use.unsqueeze(-2))
-        self.fresh = False
-        return torch.mul(self.D_use, dD_use, out=self.buffers("D dD", *size)).sum(1, keepdim=True)
+    def sums(self, D_use: Tensor, eps: float) -> Sums:
+        """Return the sums over the block; leaves the squared distances to its own mean."""
+        D, D_V, (beta_use, beta_ign) = D_use.sum(-1, keepdim=True), sum_over_i(D_use, self.V), self.params[2:]
+        use, data = D_use, self.f
+        if beta_use.shape[0] == 1:  # all inputs share the betas
+            use, data = to_float64(D), to_float64(data.sum(-1, keepdim=True))
+        a = (beta_use.mT * use - beta_ign.mT * (data - use)).sum(-1, keepdim=True)
+        E = torch.sub(self.V, (D_V / (D + eps)).unsqueeze(-1), out=self.square)
+        D_E, j = sum_over_i(D_use, E), self.V.shape[1]
+        return Sums(a.to(E).expand(-1, j, 1), D.expand(-1, j, 1), D_V, D_E, sum_over_i(D_use, E.square_()))
 
-    def agree(self, f: Tensor, last: Last, D_dD: Tensor) -> Last:
-        """Second half: the gradients of `last`, and the votes' by it; leaves the block measured from the last mean."""
+    def start_backward(self) -> None:
+        """Give distances a buffer of their own, and a spare one for those to the mean of the iteration before."""
+        self.distance, self.spare = self.buffer("distance", self.size), self.buffer("spare", self.size)
+
+    def shares_backward(self, dsums: Sequence[Tensor], terms: Terms | None, norm: Normaliser | None) -> Tensor:
+        """Compute D_use and its gradient, and return `sum_j D_use dD_use [b, 1, i]`."""
+        (da, dD, dD_E, dD_EE), (beta_use, beta_ign) = dsums, self.params[2:]
+        self.dD_use, D_dD = self.buffer("dD_use", self.pairs), self.buffer("D_use dD_use", self.pairs)
+        sum_over_v(dD_E, self.distance, self.dD_use).add_(sum_over_v(dD_EE, self.square, D_dD))
+        self.dD_use.add_(dD + da * (beta_use + beta_ign).mT)
         self.distance, self.spare = self.spare, self.distance
-        dlogits = self.dD_use.sub_(D_dD / f.clamp(min=TINY)).mul_(self.D_use)
-        dmu, dp = 2 * last.p * along_i(dlogits, self.distance), -along_i(dlogits, self.square)
-        force = torch.mul(self.distance, -2 * last.p.unsqueeze(-1), out=self.spare)
-        self.dV.addcmul_(force, dlogits.unsqueeze(-2))
-        return Last(dmu, dp, dlogits.sum(-1, keepdim=True))
+        if terms:
+            self.measure(terms.mu)
+        self.D_use, _ = self.shares(terms, norm)
+        return torch.mul(self.D_use, self.dD_use, out=D_dD).sum(1, keepdim=True)
+
+    def votes_backward(self, dsums: Sequence[Tensor], terms: Terms | None, D_dD: Tensor) -> Terms | None:
+        """Add to the gradient of the votes, and return that of `terms`; `D_dD` is the sum over all outputs."""
+        _, _, dD_E, dD_EE = dsums
+        slope = self.spare.mul_(2 * dD_EE.unsqueeze(-1)).add_(dD_E.unsqueeze(-1))
+        if self.dV is None:
+            self.dV = torch.mul(slope, self.D_use.unsqueeze(-2), out=self.buffer("dV", self.size))
+        else:
+            self.dV.addcmul_(slope, self.D_use.unsqueeze(-2))
+        if terms is None:
+            return None
+        dlogits = self.dD_use.sub_(D_dD / self.f.clamp(min=TINY)).mul_(self.D_use)
+        dmu, dp = 2 * terms.p * sum_over_i(dlogits, self.distance), -sum_over_i(dlogits, self.square)
+        slope = torch.mul(self.distance, -2 * terms.p.unsqueeze(-1), out=self.spare)
+        self.dV.addcmul_(slope, dlogits.unsqueeze(-2))
+        return Terms(dmu, dp, dlogits.sum(-1, keepdim=True))
 
 
-def backward(
-    f: Tensor,
-    x: Tensor,
-    params: Params,
-    parts: list[slice],
-    plan: Plan,
-    buffers: Buffers,
-    models: list[Model],
-    douts: Sequence[Tensor],
-    dparams: Params,
-    kept: bool,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of `a_inp [b, i]` and `x`, from those of the last model; adds to those of the parameters."""
-    da_inp, dx = torch.zeros_like(f), x.new_zeros(x.shape if len(parts) > 1 else 0)
-    n_out, d_cov, d_out = params.B.shape[1:]
-    if params.B.shape[0] == 1:  # a shift of B shifts mu, but for eps: the sum of dV, without its cancellation
-        dparams.B.add_(douts[1].sum(0).view(params.B.shape[1:]))
-    block = None
-    for iteration in reversed(range(plan.n_iters)):
-        this, before = models[iteration], models[iteration - 1] if iteration else None
-        last = look_back(before, plan, d_cov) if before else None
-        pull = model_backward(this, douts, plan.eps)
-        da, dlast = pull.a.unsqueeze(-1), None  # [b, j, 1]
-        for part in parts:
-            x_i, f_i, p, dp = x[:, part], f[..., part], params.of(part), dparams.of(part)
-            if block is None or len(parts) > 1:
-                V = buffers("V", len(x), n_out, d_cov * d_out, f_i.shape[-1]) if kept else votes(x_i, p, buffers)
-                block = Block(V, buffers)
-                block.measure(this.mu)
-            dD = pull.D + da * (p.beta_use + p.beta_ign).mT
-            if kept and last:
-                make = partial(buffers, f"D_use {iteration}", len(x), n_out, f_i.shape[-1])
-                D_dD = block.shares(f_i, last, pull._replace(D=dD), lambda _, make=make: make())
-            else:
-                make = partial(share, block.square, last, f_i)
-                D_dD = block.shares(f_i, last, pull._replace(D=dD), make)
-            if last:
-                new = block.agree(f_i, last, D_dD)
-                dlast = Last(*map(torch.add, dlast, new)) if dlast else new
-            da_inp[..., part] += D_dD - f_i * (da * p.beta_ign.mT).sum(1, keepdim=True)
-            if not params.share_betas:
-                dp.add_betas_(da, block.D_use, f_i - block.D_use)
-            if iteration == 0 or len(parts) > 1:
-                dx_i = votes_backward(block.dV, x_i, p, dp)
-                if len(parts) == 1:
-                    dx = dx_i
-                else:
-                    dx[:, part] += dx_i
-                if params.B.shape[0] > 1:
-                    dp.B.add_(block.dV.sum(0).unflatten(1, (d_cov, d_out)).permute(3, 0, 1, 2))
-        dparams.add_shared_(da, this.D, f, pull.D_E, plan.eps)
-        if before and dlast:
-            douts = look_back_backward(dlast, before, plan, d_cov)
-    return (da_inp * (1 - f)).squeeze(1), dx
+class Loop:
+    """The routing loop over the blocks of some samples: slices `inputs` by slices `outputs`."""
 
+    def __init__(
+        self, f: Tensor, x: Tensor, params: Params, inputs: list[slice], outputs: list[slice], buffers: Buffers
+    ):
+        self.f, self.x, self.params, self.inputs, self.outputs, self.buffers = f, x, params, inputs, outputs, buffers
+        self.single, self.block = len(inputs) == len(outputs) == 1, None
 
-def cut(x: Tensor, B: Tensor, plan: Plan) -> tuple[list[slice], list[slice]]:
-    """Slices of samples and of inputs that make blocks: of several samples whole, or of parts of one."""
-    n_samples, n_inp = x.shape[:2]
-    inputs = max(1, plan.block_votes // B[0].numel())
-    samples = max(1, inputs // max(1, n_inp))
-    chunks = [slice(start, start + samples) for start in range(0, max(1, n_samples), samples)]
-    return chunks, [slice(start, start + inputs) for start in range(0, max(1, n_inp), inputs)]
+    def blocks(self, part: slice, mu: Tensor | None, backward: bool = False) -> Iterator[tuple[slice, Block]]:
+        """Yield slices of the outputs with their blocks, measured from `mu`; a single block serves all iterations."""
+        x, f, n_out = self.x[:, part], self.f[..., part], self.params.B.shape[1]
+        for out in self.outputs:
+            if self.block is None or not self.single:
+                self.block = Block(x, f, self.params.narrow(part, out), n_out, self.buffers)
+                if backward:
+                    self.block.start_backward()
+                if mu is not None:
+                    self.block.measure(mu[:, out])
+            yield out, self.block
+
+    def forward(self, settings: Settings) -> tuple[list[Sums], list[Normaliser]]:
+        """Return the sums of every iteration, and the normalisers of all but the first."""
+        steps, normalisers, eps, terms = list[Sums](), list[Normaliser](), settings.eps, None
+        for _ in range(settings.n_iters):
+            totals, norms, mu = dict[int, Sums](), list[Normaliser](), terms.mu if terms else None
+            for part in self.inputs:
+                norm = None
+                if terms and len(self.outputs) > 1:
+                    each = (block.shares(terms.narrow(out), None)[1] for out, block in self.blocks(part, mu))
+                    norm = reduce(Normaliser.merge, each)
+                for out, block in self.blocks(part, mu):
+                    D_use, norm = block.shares(terms.narrow(out) if terms else None, norm)
+                    sums = block.sums(D_use, eps)
+                    totals[out.start] = totals[out.start].merge(sums, eps) if out.start in totals else sums
+                norms += [norm] if norm else []
+            steps.append(Sums(*(torch.cat(ts, 1) for ts in zip(*totals.values(), strict=True))))
+            normalisers += [Normaliser(*(torch.cat(ts, -1) for ts in zip(*norms, strict=True)))] if norms else []
+            terms = Terms.of(*steps[-1].model(eps), settings.agreement, self.x.shape[2])
+        return steps, normalisers
+
+    def backward(
+        self,
+        settings: Settings,
+        steps: Sequence[Sums],
+        normalisers: Sequence[Normaliser],
+        douts: Sequence[Tensor],
+        dparams: Params,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients of `a_inp` and `x` from those of the last model; add to those of the parameters."""
+        f, params, (n_iters, agreement, eps, _), d_cov = self.f, self.params, settings, self.x.shape[2]
+        da_inp, dx = torch.zeros_like(f), torch.zeros_like(self.x)
+        own_B, own_betas = params.B.shape[0] > 1, params.beta_use.shape[0] > 1  # they differ between inputs
+        if not own_B:  # a shift of B shifts mu, but for eps: the sum of dV, without its cancellation
+            dparams.B.add_(douts[1].sum(0).view_as(params.B[0]))
+        for iteration in reversed(range(n_iters)):
+            sums, before = steps[iteration], steps[iteration - 1].model(eps) if iteration else None
+            mu, dsums = sums.model(eps)[1], sums.backward(*douts, eps)
+            terms = Terms.of(*before, agreement, d_cov) if before else None
+            dterms = Terms(*map(torch.zeros_like, terms)) if terms else None
+            for part in self.inputs:
+                f_i, norm, total = f[..., part], None, None
+                if terms:
+                    norm = Normaliser(*(t[..., part] for t in normalisers[iteration - 1]))
+                if terms and len(self.outputs) > 1:
+                    each = (
+                        block.shares_backward([d[:, out] for d in dsums], terms.narrow(out), norm)
+                        for out, block in self.blocks(part, mu, backward=True)
+                    )
+                    total = reduce(torch.add, map(to_float64, each)).to(f)
+                for out, block in self.blocks(part, mu, backward=True):
+                    terms_j, dsums_j, dp = None, [d[:, out] for d in dsums], dparams.narrow(part, out)
+                    terms_j = terms.narrow(out) if terms else None
+                    D_dD = block.shares_backward(dsums_j, terms_j, norm)
+                    dterms_j = block.votes_backward(dsums_j, terms_j, D_dD if total is None else total)
+                    if dterms and dterms_j:
+                        for t, new in zip(dterms.narrow(out), dterms_j, strict=True):
+                            t += new
+                    da_inp[..., part] += D_dD
+                    if own_betas:
+                        dp.add_beta_grads_(dsums_j[0], block.D_use, f_i - block.D_use)
+                    if iteration == 0 or not self.single:  # a single block collects dV over all iterations
+                        dx[:, part] += block.form_votes_backward(dp, own_B)
+                da_inp[..., part] -= f_i * (dsums[0] * params.narrow(part).beta_ign.mT).sum(1, keepdim=True)
+            if not own_betas:
+                D, data = to_float64(sums.D), to_float64(f.sum(-1, keepdim=True))
+                dparams.add_beta_grads_(dsums[0], D, data - D)
+            if not own_B:
+                dparams.B.sub_(eps * dsums[2].sum(0).view_as(params.B[0]))
+            if before and dterms:
+                douts = dterms.backward(*before, agreement, d_cov)
+        return (da_inp * (1 - f)).squeeze(1), dx
