@@ -33,8 +33,7 @@ from capsroute.lab.analysis.deletion import (
 )
 from capsroute.lab.data import folder, smallnorb, sst, toys, treebank
 from capsroute.lab.predict import Judge
-from capsroute.lab.report.credit_figures import deletion_curves
-from capsroute.lab.report.figures import png
+from capsroute.lab.report.charts import draw_deletion, encode_figure
 from capsroute.layers import Routing
 from capsroute.nets import SST, SmallNORB
 
@@ -81,7 +80,7 @@ def main() -> None:
         record["credit minus other"] = {name: measured.difference("credit", name)._asdict() for name in others}
         update_json(OUT / "areas.json", args.data, record)
         update_curves(OUT / "curves.csv", args.data, measured)
-        (OUT / f"{args.data}.png").write_bytes(png(deletion_curves(TITLES[args.data], measured)))
+        (OUT / f"{args.data}.png").write_bytes(encode_figure(draw_deletion(TITLES[args.data], measured)))
     for name, area in record["areas"].items():
         print(f"{name:34} {area['mean']:.4f} ± {area['error']:.4f}")
 
@@ -99,7 +98,7 @@ def load_smallnorb(split: str, n: int) -> Iterator[Tensor]:
 
 
 def render_toys(split: str, n: int) -> Iterator[Tensor]:
-    category, info = toys.labels(split)
+    category, info = toys.make_labels(split)
     for row in sample_rows(len(category), n):
         instance, elevation, azimuth, lighting = info[row].tolist()
         yield toys.render(int(category[row]), instance, 30 + 5 * elevation, 10 * azimuth, lighting)[0]
@@ -148,17 +147,17 @@ def attribute_by_candidates(
 
 
 def describe_run(seconds: float) -> dict[str, Any]:
-    from capsroute.lab.training.environment import commit, cpu_name, version  # slow to load
+    from capsroute.lab.training.environment import cpu_name, git_commit, package_version  # slow to load
 
     words = ["FOLDER" if before == "--encoder" else word for before, word in zip(sys.argv, sys.argv[1:], strict=False)]
     return {
         "seed": SEED,
         "command": " ".join(["python results/deletion.py", *words]),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("capsroute", "torch", "numpy", "transformers")},
+        **{name: package_version(name) for name in ("capsroute", "torch", "numpy", "transformers")},
         "device": cpu_name(),
         "threads": torch.get_num_threads(),
-        "commit": commit(),
+        "commit": git_commit(),
         "seconds": round(seconds),
     }
 

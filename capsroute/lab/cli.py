@@ -217,17 +217,17 @@ def figures(
 ) -> None:
     """Draw the paper's figures for a network that sees stereo pairs."""
     with told():
-        from .report.figures_command import draw_figures, logs_of
+        from .report.paper_figures import find_logs, write_figures
         from .training.config import change
 
         weights, config = weights_of(what, on)
         config = change(config, [f"folder={data}"] if data else [])
         _, fabric = place(accelerator)
         out = out or (Path(what) if Path(what).is_dir() else Path()) / "figures"
-        logs = logs or logs_of(what)
+        logs = logs or find_logs(what)
         if not logs:
             console.print("no curves: these weights come without logs; name some with --logs")
-        for path in draw_figures(what, weights, config, logs, out, fabric, note):
+        for path in write_figures(what, weights, config, logs, out, fabric, note):
             console.print(str(path))
 
 

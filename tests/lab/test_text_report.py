@@ -1,4 +1,4 @@
-"""The report of a network that classifies texts: what it counts, what it says, and texts that mean harm."""
+"""The report on texts: its counts, its sections, and hostile input."""
 
 import re
 from itertools import pairwise
@@ -8,22 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capsroute.lab.analysis.accuracy import Share, wilson
+from capsroute.lab.analysis.accuracy import GroupAccuracy, wilson_interval
 from capsroute.lab.formatting import readable
 from capsroute.lab.predict import Judge
-from capsroute.lab.report import figures
-from capsroute.lab.report.report import write_text_report
-from capsroute.lab.report.texts import LEAST, length_bins, negations, spaced, words
+from capsroute.lab.report import charts
+from capsroute.lab.report.sections import RunDetails
+from capsroute.lab.report.text_report import (
+    MIN_BIN,
+    count_negations,
+    length_bins,
+    split_spaces,
+    split_words,
+    write_text_report,
+)
 from test_report import Page, log
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
 HOSTILE = "<script>alert('x')</script><img src=http://example.org/x.png> & \"so on\""
-# turns the direction of what follows, rings, colours a terminal, and is half a character
-HARMFUL = "good \u202emovie\x07 \x1b[31m \ud83d and more"
+# right-to-left override, bell, terminal escape and a lone surrogate
+CONTROL = "good \u202emovie\x07 \x1b[31m \ud83d and more"
 
 
 def inputs(classes: int = 5) -> dict[str, Any]:
-    """600 sentences of 3, 8 and 13 words; for the last 100 and those that deny once, answers are a class too high."""
+    """Return 600 sentences of 3, 8 and 13 words; answers to the last 100 and to one negation are a class too high."""
     lengths = np.repeat([3, 8, 13], 200)
     label = np.arange(600) % classes
     texts = [f"film {k} {'w ' * (n - 2)}." for k, n in enumerate(lengths)]
@@ -53,14 +60,14 @@ def inputs(classes: int = 5) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text_report(tmp_path_factory.mktemp("run"), **inputs())
+def write(folder: Path, **values: Any) -> Path:
+    details = RunDetails(**{name: values.pop(name) for name in RunDetails._fields if name in values})
+    return write_text_report(folder, details, **values)
 
 
 @pytest.fixture(scope="module")
-def page(written: Path) -> Page:
-    return Page(written)
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return Page(write(tmp_path_factory.mktemp("run"), **inputs()))
 
 
 @pytest.mark.parametrize(
@@ -77,17 +84,23 @@ def page(written: Path) -> Page:
         ("", " \n", 0),
     ],
 )
-def test_negations_are_counted_however_words_are_cut(treebank: str, ordinary: str, n: int) -> None:
-    assert words(treebank) == words(ordinary)
-    assert negations(treebank) == negations(ordinary) == n
+def test_negations_are_counted_in_either_tokenisation(treebank: str, ordinary: str, n: int) -> None:
+    assert split_words(treebank) == split_words(ordinary)
+    assert count_negations(treebank) == count_negations(ordinary) == n
 
 
-def test_words_are_without_punctuation() -> None:
-    assert words("-- Clichés , but that 's ( almost ) so-so ...") == ["clichés", "but", "that's", "almost", "so-so"]
+def test_words_have_no_punctuation() -> None:
+    assert split_words("-- Clichés , but that 's ( almost ) so-so ...") == [
+        "clichés",
+        "but",
+        "that's",
+        "almost",
+        "so-so",
+    ]
 
 
-def test_many_spaces_cost_no_time() -> None:
-    assert words("a" + " " * 1_000_000 + "'s b") == ["a's", "b"]
+def test_many_spaces_split_fast() -> None:
+    assert split_words("a" + " " * 1_000_000 + "'s b") == ["a's", "b"]
 
 
 @pytest.mark.parametrize(
@@ -100,25 +113,25 @@ def test_many_spaces_cost_no_time() -> None:
         (np.append(np.repeat(np.arange(1, 5), 50), 10**9), [1, 2, 3]),
     ],
 )
-def test_bins_by_hand(lengths: np.ndarray, ends: list[int]) -> None:
+def test_length_bins_match_hand_made_ones(lengths: np.ndarray, ends: list[int]) -> None:
     assert length_bins(lengths) == ends
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_bin_has_a_round_end_and_enough_sentences(seed: int) -> None:
+def test_length_bins_are_round_and_large(seed: int) -> None:
     lengths = np.random.default_rng(seed).lognormal(1 + seed / 2, 0.7, 150 * 2**seed).astype(int)
     ends = length_bins(lengths)
     sizes = np.bincount(np.searchsorted(ends, lengths), minlength=len(ends) + 1)
     assert 3 <= len(sizes) <= 12
-    assert sizes.min() >= max(LEAST, len(lengths) / 20)
+    assert sizes.min() >= max(MIN_BIN, len(lengths) / 20)
     step = np.gcd.reduce(ends)
     assert step in (1, 2, 5, 10, 20, 50)
     assert step <= max(1, (np.quantile(lengths, 0.75) - np.quantile(lengths, 0.25)) / 2)
 
 
-def test_the_headline_takes_sentences_for_independent_and_nothing_else(page: Page) -> None:
+def test_headline_has_one_interval_over_sentences(page: Page) -> None:
     head = page.text.partition("Learning curves")[0]
-    low, high = wilson(460, 600)
+    low, high = wilson_interval(460, 600)
     assert "76.67%" in head
     assert "460 of 600 test sentences classified right." in head
     assert f"95% interval, sentences as independent trials {low:.2%} to {high:.2%}" in head
@@ -129,7 +142,7 @@ def test_the_headline_takes_sentences_for_independent_and_nothing_else(page: Pag
         assert not re.search(rf"\b{word}s?\b", page.text.partition("Test accuracy")[2])
 
 
-def test_every_part_is_there(page: Page) -> None:
+def test_page_has_every_section(page: Page) -> None:
     titles = ["Learning curves", "Confusion matrix", "How far off", "Accuracy by sentence length and negation"]
     titles += ["Worst mistakes", "Sample sentences", "Learning rate and momentum", "Configuration and versions"]
     assert [f"#{title.lower().replace(' ', '-')}" for title in titles] == [a["href"] for a in page.all("a")]
@@ -140,11 +153,11 @@ def test_every_part_is_there(page: Page) -> None:
 
 
 def row(name: str, right: int, total: int) -> str:
-    low, high = wilson(right, total)
+    low, high = wilson_interval(right, total)
     return f"{name} {total} {right} {right / total:.2%} {low:.2%} to {high:.2%}"
 
 
-def test_accuracy_by_length_and_by_negation(page: Page) -> None:
+def test_accuracy_is_counted_by_length_and_negation(page: Page) -> None:
     for said in (row("≤5", 160, 200), row("6-10", 200, 200), row("11+", 100, 200)):
         assert said in page.text
     for said in (row("0", 430, 530), row("1", 0, 40), row("2 or more", 30, 30)):
@@ -154,15 +167,15 @@ def test_accuracy_by_length_and_by_negation(page: Page) -> None:
     assert "sentences with a negation word have 3.0 words on average, those without 8.7." in page.text
 
 
-def test_how_far_off(page: Page) -> None:
+def test_distances_are_counted(page: Page) -> None:
     # one in five mistakes takes the last class for the first
     assert "right 460 76.67% 1 step 112 18.67% 2 steps 0 0.00% 3 steps 0 0.00% 4 steps 28 4.67%" in page.text
     assert "95.33% are at most one step away. The mean is 0.37 steps" in page.text
     assert "always “neutral”, would give 1.20." in page.text
 
 
-def test_two_classes_have_no_distance(tmp_path: Path) -> None:
-    page = Page(write_text_report(tmp_path, **inputs(classes=2)))
+def test_two_classes_have_no_distances(tmp_path: Path) -> None:
+    page = Page(write(tmp_path, **inputs(classes=2)))
     assert "How far off" not in page.text
     assert not (tmp_path / "report" / "steps.png").exists()
     assert "always “negative”, the commonest 50.00%" in page.text
@@ -172,7 +185,7 @@ def between(page: Page, start: str, end: str) -> str:
     return page.text.rpartition(start)[2].partition(end)[0]
 
 
-def test_the_worst_mistake_comes_first(page: Page) -> None:
+def test_worst_mistake_is_first(page: Page) -> None:
     found = between(page, "Worst mistakes", "Sample sentences")
     assert "Of 140 sentences classified wrong, the 20 with the highest probability" in found
     first = inputs()["texts"][510]
@@ -180,7 +193,7 @@ def test_the_worst_mistake_comes_first(page: Page) -> None:
     assert found.count("83.4%") == 19
 
 
-def test_samples_of_each_class_are_spread_over_the_split(page: Page) -> None:
+def test_samples_of_each_class_are_evenly_spaced(page: Page) -> None:
     found = between(page, "Sample sentences", "Learning rate")
     texts = inputs()["texts"]
     # a fifth of the sentences each, the 20th, 60th and 100th of them
@@ -191,12 +204,12 @@ def test_samples_of_each_class_are_spread_over_the_split(page: Page) -> None:
 
 def hostile(tmp_path: Path) -> Page:
     made = inputs()
-    made["texts"][:3] = [HOSTILE, HARMFUL, "word " * 5000]
+    made["texts"][:3] = [HOSTILE, CONTROL, "word " * 5000]
     made["scores"][:3] *= 5
-    return Page(write_text_report(tmp_path, **made))
+    return Page(write(tmp_path, **made))
 
 
-def test_hostile_texts_are_only_text(tmp_path: Path) -> None:
+def test_hostile_texts_are_escaped(tmp_path: Path) -> None:
     page = hostile(tmp_path)
     assert HOSTILE in page.text
     assert "good �movie� �[31m � and more" in page.text
@@ -225,16 +238,16 @@ def test_hostile_texts_are_only_text(tmp_path: Path) -> None:
         ("👩\u200d👧 é", "👩\u200d👧 é"),
     ],
 )
-def test_readable(text: str, shown: str) -> None:
+def test_readable_truncates_and_replaces_control_characters(text: str, shown: str) -> None:
     assert readable(text, limit=12) == shown
 
 
-def test_few_sentences_a_missing_class_and_none_wrong(tmp_path: Path) -> None:
+def test_few_sentences_without_mistakes(tmp_path: Path) -> None:
     made = inputs()
     some = np.array([1, 2, 7])
     label = made["label"][some]
     made |= {"texts": ["", "no", HOSTILE], "label": label, "scores": np.eye(5)[label], "validation": None}
-    page = Page(write_text_report(tmp_path, **made))
+    page = Page(write(tmp_path, **made))
     assert "None: all 3 sentences were classified right." in page.text
     assert row("all", 3, 3) in page.text
     found = between(page, "Sample sentences", "Learning rate")
@@ -243,12 +256,12 @@ def test_few_sentences_a_missing_class_and_none_wrong(tmp_path: Path) -> None:
     assert "very positive" not in found
 
 
-def test_one_mistake(tmp_path: Path) -> None:
+def test_single_mistake_is_named(tmp_path: Path) -> None:
     made = inputs()
     made["scores"] = np.eye(5)[made["label"]]
     made["scores"][9] = [9, 0, 0, 0, 0]
     made["label"] = made["label"].astype(np.uint64)  # which has no differences of its own
-    page = Page(write_text_report(tmp_path, **made))
+    page = Page(write(tmp_path, **made))
     assert "The only sentence classified wrong, with the probability" in page.text
     assert f"{made['texts'][9]} very positive very negative 100.0%" in page.text
 
@@ -265,34 +278,36 @@ def test_one_mistake(tmp_path: Path) -> None:
         ({"validation": {"epoch": np.ones(2)}}, "validation: expected columns"),
     ],
 )
-def test_wrong_input_is_named_and_nothing_written(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_invalid_input_is_named_and_nothing_written(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        write_text_report(tmp_path, **inputs() | change)
+        write(tmp_path, **inputs() | change)
     assert not list(tmp_path.iterdir())
 
 
-def test_labels_do_not_run_into_each_other() -> None:
-    rows = [Share(k, 1, 2, 0.3, 0.7) for k in range(9)]
+def test_axis_labels_do_not_overlap() -> None:
+    rows = [GroupAccuracy(k, 1, 2, 0.3, 0.7) for k in range(9)]
     labels = ["≤5", *(f"{k}1-{k + 1}0" for k in range(1, 8)), "101+"]
-    charts = [
-        figures.factor("Words", rows, labels, 0.5, 0.0, figures.HALF),
-        figures.confusion(np.eye(5, dtype=int), FIVE),
+    drawn = [
+        charts.draw_accuracies("Words", rows, labels, 0.5, 0.0),
+        charts.draw_confusion(np.eye(5, dtype=int), FIVE),
     ]
-    for chart in charts:
+    for chart in drawn:
         chart.canvas.draw()
-        ticks = [tick for tick in chart.axes[0].get_xticklabels() if tick.get_text()]
-        boxes = [tick.get_window_extent() for tick in ticks]
-        assert len(boxes) >= 5
-        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+        across = [tick.get_window_extent() for tick in chart.axes[0].get_xticklabels() if tick.get_text()]
+        down = [tick.get_window_extent() for tick in chart.axes[0].get_yticklabels() if tick.get_text()]
+        assert len(across) >= 5
+        assert len(down) >= 5
+        assert all(left.x1 < right.x0 for left, right in pairwise(across))
+        assert all(lower.y1 < upper.y0 for upper, lower in pairwise(down))
 
 
 @pytest.mark.data
-def test_the_treebanks_test_sentences(data: Path) -> None:
+def test_sst_test_sentences_have_known_lengths_and_negations(data: Path) -> None:
     lines = (data / "sst" / "trees" / "test.txt").read_text(encoding="utf-8").splitlines()
     texts = [" ".join(re.findall(r"\(\d ([^()]+)\)", line)) for line in lines]
-    lengths = np.array([len(words(text)) for text in texts])
+    lengths = np.array([len(split_words(text)) for text in texts])
     assert length_bins(lengths) == [5, 10, 15, 20, 25, 30]
-    denied = np.array([negations(text) for text in texts])
+    denied = np.array([count_negations(text) for text in texts])
     assert np.bincount(np.minimum(denied, 2)).tolist() == [1746, 417, 47]
 
 
@@ -301,12 +316,12 @@ def credited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with the shipped network and its encoder; one of the sentences shown means harm."""
     judge, made = Judge("treebank"), inputs()
     made["texts"][510] = f"A bad film {HOSTILE} ."
-    return write_text_report(tmp_path_factory.mktemp("credited"), **made, network=judge.network, encoder=judge.encoder)
+    return write(tmp_path_factory.mktemp("credited"), **made, network=judge.network, encoder=judge.encoder)
 
 
 def test_credit_colours_words_of_right_and_wrong_answers(credited: Path) -> None:
     page = Page(credited)
-    assert page.text.count("What answers rest on") == 2
+    assert page.text.count("Credit") == 2
     assert "Right answers: up to 3" in page.text
     assert "Wrong answers: up to 3" in page.text
     colours = [span["style"] for span in page.all("span")]
@@ -316,7 +331,7 @@ def test_credit_colours_words_of_right_and_wrong_answers(credited: Path) -> None
     assert len(list((credited.parent / "report").glob("credit-*.png"))) == 6
 
 
-def test_credit_of_a_hostile_sentence_is_only_text(credited: Path) -> None:
+def test_credit_of_hostile_sentence_is_escaped(credited: Path) -> None:
     page = Page(credited)
     assert not page.all("script")
     assert all((image["src"] or "").startswith("data:") for image in page.all("img"))
@@ -331,6 +346,6 @@ def test_credit_of_a_hostile_sentence_is_only_text(credited: Path) -> None:
         ("a\x07b", ["a", "\ufffd", "b"], "a \ufffd b"),
     ],
 )
-def test_tokens_are_spaced_as_the_text_is(sentence: str, pieces: list[str], shown: str) -> None:
-    found = spaced(sentence, pieces)
+def test_tokens_keep_the_spaces_of_the_text(sentence: str, pieces: list[str], shown: str) -> None:
+    found = split_spaces(sentence, pieces)
     assert "".join(space + piece for space, piece in found) == shown

@@ -9,20 +9,22 @@ from torch import Tensor
 
 from ...nets import SST
 from ..errors import UserError
-from ..training.experiments import saved_config, task_of
+from ..training.evaluate import score_run
+from ..training.experiments import make_task, saved_config
 from ..training.language import Language
-from ..training.results import scored_test
 from ..training.runs import RunFolder
 from ..training.task import Result
 from ..training.vision import Vision
-from .report import write_report, write_text_report
+from .image_report import write_image_report
+from .sections import RunDetails
+from .text_report import write_text_report
 
 
 def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = True) -> tuple[Path, Result]:
     """Score a run's final weights on the test split, write `report.html` into its folder, and return its path."""
     run = run if isinstance(run, RunFolder) else RunFolder(run)
-    task = task_of(saved_config(run.read_json("config.json")))
-    scores, result = scored_test(run, task, fabric, progress=progress)
+    task = make_task(saved_config(run.read_json("config.json")))
+    scores, result = score_run(run, task, fabric, progress=progress)
     if isinstance(task, Language):
         return _report_texts(task, run, scores), result
     if isinstance(task, Vision):
@@ -34,15 +36,10 @@ def _report_images(task: Vision, run: RunFolder, scores: Tensor) -> Path:
     config = task.config
     data = "smallNORB" if config.data == "smallnorb" else f"rendered toys, {config.size}x{config.size}"
     steps = [name for name, used in (("mixup", config.mixup), ("random crops", config.padding)) if used]
-    return write_report(
-        run.path,
-        title=f"{config.experiment}: {data}",
-        scores=scores.numpy(),
-        pairs=task.pairs("test"),
-        names=task.names,
-        trained=f"on images with {' and '.join(steps)}" if steps else "on unaltered images",
-        network=task.restore(run.model),
-        **_read_run(run),
+    trained = f"on images with {' and '.join(steps)}" if steps else "on unaltered images"
+    details = RunDetails(title=f"{config.experiment}: {data}", trained=trained, **_read_run(run))
+    return write_image_report(
+        run.path, details, scores.numpy(), task.pairs("test"), task.names, network=task.restore(run.model)
     )
 
 
@@ -53,23 +50,20 @@ def _report_texts(task: Language, run: RunFolder, scores: Tensor) -> Path:
     if isinstance(network, SST):
         with suppress(UserError):  # a run can be reported where its encoder is missing: its scores are on disk
             encoder = task.encoder()
-    return write_text_report(
-        run.path,
+    details = RunDetails(
         title=f"{config.experiment}: {data}, {config.classes} classes",
-        scores=scores.numpy(),
-        texts=phrases.text,
-        label=phrases.label,
-        names=task.names,
         trained="on phrases with mixup" if config.mixup else "on phrases",
-        held_out="whole sentences of the validation split, which were not trained on",
-        network=network if isinstance(network, SST) else None,
-        encoder=encoder,
+        held_out="sentences of the validation split, which were not trained on",
         **_read_run(run),
+    )
+    routing = network if isinstance(network, SST) else None
+    return write_text_report(
+        run.path, details, scores.numpy(), phrases.text, phrases.label, task.names, network=routing, encoder=encoder
     )
 
 
 def _read_run(run: RunFolder) -> dict[str, Any]:
-    """Return settings, versions, logs and headline facts of a run as arguments of a report."""
+    """Return settings, versions, logs and headline facts of a run as fields of `RunDetails`."""
     config, facts = run.read_json("config.json"), run.read_json("run.json")
     summary = {
         "parameters": facts["parameters"],

@@ -1,41 +1,60 @@
-"""The sections that reports of any classifier share; each takes arrays and returns text and pictures."""
+"""Sections that reports on images and on texts share, and the frame they stand in."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..analysis.accuracy import GroupAccuracy as Share, confusion_matrix as confusion, wilson_interval
+from ..analysis.accuracy import GroupAccuracy, confusion_matrix, softmax, wilson_interval
 from ..formatting import fact, flat, interval, percent, plain
-from . import figures
-from .figures import BLUE, ORANGE, Curve
-from .page import Album, Html, Section, big, facts, figure, folded, join, paragraph, table
+from . import charts
+from .charts import BLUE, ORANGE, Curve
+from .html import Html, Section, facts, figure, folded, image, join, page, panels, paragraph, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Log = Mapping[str, np.ndarray]
+TRAINING = ("step", "epoch", "seconds", "lr", "beta1", "loss", "loss_sd", "accuracy", "accuracy_sd")
+VALIDATION = ("epoch", "step", "loss", "loss_sd", "accuracy", "accuracy_sd")
+NO_LOG = "The run ended before it logged anything."
 N_CREDITED = 3
 CREDIT = {
-    "right": f"Right answers: up to {N_CREDITED}, at even distances through the test split.",
-    "wrong": f"Wrong answers: up to {N_CREDITED}, those the network was surest of.",
+    "right": f"Right answers: up to {N_CREDITED}, evenly spaced through the test split.",
+    "wrong": f"Wrong answers: up to {N_CREDITED}, those with the highest probability.",
 }
-"""Whose credit is shown, in words."""
+
+
+class RunDetails(NamedTuple):
+    """What a report says of a run apart from its scores.
+
+    `training` and `validation` are columns of numbers named as in `TRAINING` and `VALIDATION`, a row for each window of
+    batches and for each epoch; `validation` is None where nothing was held out. `trained` and `held_out` describe the
+    training and the validation data, and `summary` adds to the facts at the top.
+    """
+
+    title: str
+    config: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    training: Log
+    validation: Log | None
+    trained: str = "on images with mixup and random crops"
+    held_out: str = "instances of the training set that were not trained on"
 
 
 class Answers(NamedTuple):
-    """What a network said of the test split, beside the truth."""
+    """Probabilities of the classes for each test sample, and its true class."""
 
     true: np.ndarray  # [n]
-    chances: np.ndarray  # [n, k]
-    names: Sequence[str]
-    things: str  # what is classified, in the plural
+    probabilities: np.ndarray  # [n, k]
+    names: Sequence[str]  # of the classes
+    samples: str  # what is classified, in the plural
 
     @property
     def predicted(self) -> np.ndarray:
-        return self.chances.argmax(1)
-
-    @property
-    def sureness(self) -> np.ndarray:
-        """The probability of the class predicted."""
-        return self.chances.max(1)
+        return self.probabilities.argmax(1)
 
     @property
     def hit(self) -> np.ndarray:
@@ -43,200 +62,255 @@ class Answers(NamedTuple):
 
     @property
     def interval(self) -> str:
-        """Wilson's, which takes the things for independent."""
         return interval(wilson_interval(int(self.hit.sum()), len(self.hit)))
 
-    def said(self, which: int) -> tuple[str, str, str]:
-        """The true class of one thing, the class predicted, and the probability of that."""
-        true, taken = int(self.true[which]), int(self.chances[which].argmax())
-        return self.names[true], self.names[taken], f"{100 * self.chances[which, taken]:.1f}%"
+    def describe(self, which: int) -> tuple[str, str, str]:
+        """Return the true class of a sample, the predicted class, and its probability."""
+        true, predicted = int(self.true[which]), int(self.probabilities[which].argmax())
+        return self.names[true], self.names[predicted], f"{100 * self.probabilities[which, predicted]:.1f}%"
+
+    def worst(self, n: int) -> np.ndarray:
+        """Return at most n wrong answers, those with the highest probability first."""
+        wrong = np.flatnonzero(~self.hit)
+        return wrong[np.argsort(-self.probabilities.max(1)[wrong], kind="stable")[:n]]
+
+    def credited(self) -> dict[str, list[int]]:
+        """Return the samples whose credit is shown, see `CREDIT`."""
+        right = np.flatnonzero(self.hit)
+        return {"right": spread(right, N_CREDITED), "wrong": self.worst(N_CREDITED).tolist()}
 
 
 class Breakdown(NamedTuple):
-    """Accuracy for each value of a factor, and how its values are written."""
+    """Accuracy for each value of a factor, and the labels of the values."""
 
     name: str
-    rows: Sequence[Share]
+    rows: Sequence[GroupAccuracy]
     labels: Sequence[str]
 
 
-def headline(answers: Answers, intervals: Mapping[str, str], note: str, more: Mapping[str, Any]) -> Section:
-    """What came out, before anything else; `note` says what the intervals hold and what they miss."""
-    right, total, n_classes = int(answers.hit.sum()), len(answers.hit), len(answers.names)
-    shown = {
-        **intervals,
-        f"chance, {n_classes} classes": percent(1 / n_classes),
-        **dict(fact(name, value) for name, value in more.items()),
-    }
-    parts = [
-        big(percent(right / total)),
-        paragraph(f"{right:,} of {total:,} test {answers.things} classified right."),
-        facts(shown),
-        paragraph(note),
+class Album:
+    """Writes pictures to a folder of its own and returns them as markup that embeds them."""
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.png"):  # of an earlier report, which may have had more
+            old.unlink()
+        self.folder = folder
+
+    def add(self, name: str, picture: "Figure | bytes", alt: str, mode: str = "P") -> Html:
+        """Add a PNG file, or a chart to be encoded in Pillow's mode; only charts in mode `P` adapt to a dark page."""
+        png = picture if isinstance(picture, bytes) else charts.encode_figure(picture, mode)
+        (self.folder / f"{name}.png").write_bytes(png)
+        return image(png, alt, "chart" if mode == "P" and picture is not png else "photo")
+
+
+def write_page(
+    folder: Path,
+    details: RunDetails,
+    answers: Answers,
+    intervals: Mapping[str, str],
+    note: str,
+    make_sections: Callable[[Album], Sequence[Section]],
+) -> Path:
+    """Write `folder/report.html` and `folder/report/*.png`, and return the page's path.
+
+    Args:
+        folder: Created if missing; an earlier report in it is replaced.
+        details: What to say of the run.
+        answers: The test split.
+        intervals: Facts that follow the accuracy.
+        note: What the intervals cover.
+        make_sections: Returns the sections between the confusion matrix and the learning-rate schedule.
+    """
+    checked = details._replace(training=_check_log("training", details.training, TRAINING))
+    if details.validation is not None:
+        checked = checked._replace(validation=_check_log("validation", details.validation, VALIDATION))
+    album = Album(Path(folder) / "report")
+    sections = [
+        _headline(answers, intervals, note, details.summary),
+        _learning_curves(checked, album),
+        _confusion(answers, album),
+        *make_sections(album),
+        _schedule(checked.training, album),
+        _settings(details),
     ]
+    path = Path(folder) / "report.html"
+    # settings and texts may hold lone surrogates, which UTF-8 cannot encode
+    path.write_text(page(details.title, sections, "Written by capsroute report."), encoding="utf-8", errors="replace")
+    return path
+
+
+def make_answers(scores: np.ndarray, true: np.ndarray, names: Sequence[str], samples: str, origin: str) -> Answers:
+    """Turn scores `[n, k]` into probabilities, after checking them against names and true classes."""
+    scores, true = np.asarray(scores), np.asarray(true)
+    if scores.ndim != 2 or not len(scores):
+        raise ValueError(f"scores: expected [n, k], got shape {list(scores.shape)}")
+    n, k = scores.shape
+    if k != len(names):
+        raise ValueError(f"names: expected {k}, one for each column of scores, got {len(names)}")
+    check_shape(origin, true, n)
+    if true.dtype.kind not in "iu":
+        raise ValueError(f"{origin}: expected integers, got {true.dtype}")
+    if true.min() < 0 or true.max() >= k:
+        raise ValueError(f"{origin}: expected 0 to {k - 1}, got {true.min()} to {true.max()}")
+    if not np.isfinite(scores).all():
+        raise ValueError(f"scores: expected finite numbers, got {(~np.isfinite(scores)).sum()} that are not")
+    return Answers(true.astype(np.int64), softmax(scores), names, samples)
+
+
+def check_shape(name: str, array: np.ndarray, *shape: int) -> None:
+    if array.shape != shape:
+        raise ValueError(f"{name}: expected {list(shape)}, as scores, got shape {list(array.shape)}")
+
+
+def spread(members: np.ndarray, n: int) -> list[int]:
+    """Return at most n of the members, evenly spaced."""
+    places = ((np.arange(n) + 0.5) / n * len(members)).astype(int)
+    return members[np.unique(places)].tolist() if len(members) else []
+
+
+def describe_mistakes(answers: Answers, n_shown: int, how: str = "") -> str:
+    """Say how many samples were classified wrong, and which of them are shown."""
+    n_wrong = int((~answers.hit).sum())
+    if not n_wrong:
+        return f"None: all {len(answers.hit):,} {answers.samples} were classified right."
+    if n_wrong == 1:
+        one = answers.samples.removesuffix("s")
+        return f"The only {one} classified wrong, with the probability (softmax of the scores) of the wrong class."
+    return (
+        f"Of {n_wrong:,} {answers.samples} classified wrong, the {n_shown} with the highest probability (softmax of "
+        f"the scores) on the wrong class, highest first{how}."
+    )
+
+
+def show_breakdowns(answers: Answers, found: Sequence[Breakdown], note: str, summary: str, album: Album) -> list[Html]:
+    """Draw the accuracy by some factors on one common axis, and fold the numbers away under a summary."""
+    floor = charts.axis_floor([row for one in found for row in one.rows])
+    width = charts.THIRD if len(found) > 2 else charts.HALF
+    pictures, tables = [], []
+    for name, rows, labels in found:
+        chart = charts.draw_accuracies(name.capitalize(), rows, labels, float(answers.hit.mean()), floor, width)
+        ends = (min(rows, key=lambda row: row.accuracy), max(rows, key=lambda row: row.accuracy))
+        low, high = (f"{percent(row.accuracy)} at {labels[rows.index(row)]}" for row in ends)
+        alt = f"Dot chart of accuracy by {name}: lowest {low}, highest {high}."
+        pictures.append(album.add(name.replace(" ", "-"), chart, alt))
+        tables.append(_accuracy_table(f"By {name}", name, labels, rows, answers.samples))
+    caption = (
+        f"Accuracy at each value (dots) with 95% Wilson intervals (bars), and over all {answers.samples} (dashed). The "
+        f"axis begins at {floor:g}%. {note}"
+    )
+    return [figure(panels(pictures), caption), folded(summary, join(tables))]
+
+
+def _headline(answers: Answers, intervals: Mapping[str, str], note: str, summary: Mapping[str, Any]) -> Section:
+    right, total, n_classes = int(answers.hit.sum()), len(answers.hit), len(answers.names)
+    shown = dict(intervals) | {f"chance, {n_classes} classes": percent(1 / n_classes)}
+    shown |= dict(fact(name, value) for name, value in summary.items())
+    sentence = f"{right:,} of {total:,} test {answers.samples} classified right."
+    parts = [paragraph(percent(right / total), "big"), paragraph(sentence), facts(shown), paragraph(note)]
     return Section("Test accuracy", parts)
 
 
-def learning_curves(training: Log, validation: Log | None, album: Album, trained: str, held_out: str) -> Section:
-    """Loss and accuracy over the epochs, with words for what training does to its data and for what is held out."""
-    title = "Learning curves"
-    logs = [("training", BLUE, training)] + ([("held out", ORANGE, validation)] if validation is not None else [])
-    logs = [(name, colour, log) for name, colour, log in logs if len(log["epoch"])]
+def _learning_curves(details: RunDetails, album: Album) -> Section:
+    logs = [("training", BLUE, details.training), ("held out", ORANGE, details.validation)]
+    logs = [(name, colour, log) for name, colour, log in logs if log is not None and len(log["epoch"])]
     if not logs:
-        return Section(title, [paragraph("The run ended before it logged anything.")])
+        return Section("Learning curves", [paragraph(NO_LOG)])
     pictures = []
-    for column, percents in (("loss", False), ("accuracy", True)):
-        drawn = [Curve(name, colour, log["epoch"], log[column], log[f"{column}_sd"]) for name, colour, log in logs]
-        last = "; ".join(f"{curve.name} last {_last(curve, percents)}" for curve in drawn)
-        alt = f"Line chart of {column} by epoch: {last}."
-        drawing = figures.curves(column.capitalize(), drawn, percents)
-        pictures.append(album.add(f"curves-{column}", figures.png(drawing), alt, "chart"))
+    for column, in_percent in (("loss", False), ("accuracy", True)):
+        curves = [Curve(name, colour, log["epoch"], log[column], log[f"{column}_sd"]) for name, colour, log in logs]
+        last = "; ".join(f"{curve.name} last {_last_value(curve, in_percent)}" for curve in curves)
+        chart = charts.draw_curves(column.capitalize(), curves, in_percent)
+        pictures.append(album.add(f"curves-{column}", chart, f"Line chart of {column} by epoch: {last}."))
+    held_out = "Nothing was held out: all of the training set was trained on."
+    if details.validation is not None:
+        held_out = f"Held out: {details.held_out}."
     caption = (
-        "Each point is the mean over a window of training batches, or over all held-out batches; one standard "
-        f"deviation of the batches is shaded. Training is measured while the network learns, {trained}, so it may look "
-        "worse than the network then is."
+        "Mean over a window of training batches, or over all held-out batches; the band is one standard deviation of "
+        f"the batches. Training is measured while the network learns, {details.trained}, so it may look worse than the "
+        f"network is. {held_out}"
     )
-    if validation is not None:
-        caption += f" Held out: {held_out}."
-    else:
-        caption += " Nothing was held out: all of the training set was trained on."
-    return Section(title, [figure(pictures, caption), *_gaps(logs)])
+    parts = [figure(panels(pictures), caption)]
+    for name, _, log in logs:
+        finite = np.isfinite([log[column] for column in ("epoch", "loss", "accuracy")]).all(0)
+        if not finite.all():
+            bad = f"{(~finite).sum():,} of {len(finite):,} rows of the {name} log"
+            parts.append(paragraph(f"Left out as not finite: {bad}."))
+    return Section("Learning curves", parts)
 
 
-def schedule(training: Log, album: Album) -> Section:
+def _schedule(training: Log, album: Album) -> Section:
     title = "Learning rate and momentum"
     if not len(training["epoch"]):
-        return Section(title, [paragraph("The run ended before it logged anything.")])
+        return Section(title, [paragraph(NO_LOG)])
     pictures = []
     for column, name in (("lr", "Learning rate"), ("beta1", "Momentum (beta1)")):
         values = training[column][np.isfinite(training[column])]
         ends = f"from {values.min():.4g} to {values.max():.4g}" if len(values) else "no finite value"
-        drawing = figures.schedule(name, training["epoch"], training[column])
         alt = f"Line chart of the {name[0].lower()}{name[1:]} by epoch, {ends}."
-        pictures.append(album.add(f"schedule-{column}", figures.png(drawing), alt, "chart"))
-    caption = "What the optimiser used, as logged; the lowest and the highest value are written on the axis."
-    return Section(title, [figure(pictures, caption)])
+        chart = charts.draw_schedule(name, training["epoch"], training[column])
+        pictures.append(album.add(f"schedule-{column}", chart, alt))
+    return Section(title, [figure(panels(pictures), "As logged; the axis marks the lowest and the highest value.")])
 
 
-def confusions(answers: Answers, album: Album) -> Section:
-    names, things = answers.names, answers.things
-    counts = confusion(answers.true, answers.predicted, len(names))  # [true, predicted]
+def _confusion(answers: Answers, album: Album) -> Section:
+    names = answers.names
+    counts = confusion_matrix(answers.true, answers.predicted, len(names))  # [true, predicted]
     wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
-    true, taken = divmod(int(wrong.argmax()), len(names))
-    common = (
-        f"The commonest mistake is {names[true]} taken for {names[taken]}, {wrong[true, taken]:,} times."
-        if wrong.any()
-        else "There is no mistake."
-    )
-    alt = f"Confusion matrix of {len(names)} classes. {common}"
-    drawing = figures.confusion(counts, names)
+    true, predicted = divmod(int(wrong.argmax()), len(names))
+    commonest = "There is no mistake."
+    if wrong.any():
+        mistake = f"{names[true]} taken for {names[predicted]}, {wrong[true, predicted]:,} times"
+        commonest = f"The commonest mistake is {mistake}."
+    alt = f"Confusion matrix of {len(names)} classes. {commonest}"
     caption = (
-        f"Each row holds the test {things} of one true class, each column those given that class: how many, and as a "
-        f"share of the row; right in blue, wrong in orange, shaded by the square root of the share. {common}"
+        f"Test {answers.samples} by true class (rows) and predicted class (columns): how many, and as a share of the "
+        f"row; right in blue, wrong in orange, shaded by the square root of the share. {commonest}"
     )
-    rows = [_class_row(name, counts, k) for k, name in enumerate(names)]
-    return Section(
-        "Confusion matrix",
-        [
-            figure([album.add("confusion", figures.png(drawing), alt, "chart")], caption),
-            folded(
-                "Numbers by class",
-                table("By class", ["class", things, "right", "recall", "95% interval", "precision"], rows),
-            ),
-        ],
-    )
+    headers = ["class", answers.samples, "right", "recall", "95% interval", "precision"]
+    numbers = table("By class", headers, [_class_row(name, counts, k) for k, name in enumerate(names)])
+    chart = album.add("confusion", charts.draw_confusion(counts, names), alt)
+    return Section("Confusion matrix", [figure(panels([chart]), caption), folded("Numbers by class", numbers)])
 
 
-def breakdowns(answers: Answers, found: Sequence[Breakdown], note: str, fold: str, album: Album) -> list[Html]:
-    """Accuracy by some factors, in charts with one axis for all, and the numbers folded under `fold`."""
-    things, overall = answers.things, float(answers.hit.mean())
-    floor = figures.floor_of([row for one in found for row in one.rows])
-    pictures = []
-    for one in found:
-        width = figures.THIRD if len(found) > 2 else figures.HALF
-        drawing = figures.factor(one.name.capitalize(), one.rows, one.labels, overall, floor, width)
-        pictures.append(album.add(one.name.replace(" ", "-"), figures.png(drawing), _ends(one), "chart"))
-    caption = (
-        f"Share of {things} classified right at each value (dots) with 95% Wilson intervals (bars), and over all "
-        f"{things} (dashed). All panels share the axis, which begins at {floor:g}%. {note}"
-    )
-    tables = [
-        shares_table(f"By {one.name}", one.name, list(zip(one.labels, one.rows, strict=True)), things) for one in found
-    ]
-    return [figure(pictures, caption), folded(fold, join(tables))]
-
-
-def worst_mistakes(answers: Answers, n: int, shown: str = "") -> tuple[np.ndarray, str]:
-    """The wrong answers of which the network was surest, at most n, and a sentence on how they are `shown`."""
-    wrong = np.flatnonzero(~answers.hit)
-    worst = wrong[np.argsort(-answers.sureness[wrong], kind="stable")[:n]]
-    if not len(wrong):
-        return worst, f"None: all {len(answers.hit):,} {answers.things} were classified right."
-    if len(wrong) == 1:
-        one = answers.things.removesuffix("s")
-        return (
-            worst,
-            f"The only {one} classified wrong, with the probability (softmax of the scores) of the wrong class.",
-        )
-    return worst, (
-        f"Of {len(wrong):,} {answers.things} classified wrong, the {len(worst)} with the highest probability (softmax "
-        f"of the scores) on the wrong class, surest first{shown}."
-    )
-
-
-def right_and_wrong(answers: Answers) -> dict[str, list[int]]:
-    """Whose credit is shown, see `CREDIT`."""
-    right = np.flatnonzero(answers.hit)
-    places = ((np.arange(N_CREDITED) + 0.5) / N_CREDITED * len(right)).astype(int)
-    worst, _ = worst_mistakes(answers, N_CREDITED)
-    return {"right": right[np.unique(places)].tolist() if len(right) else [], "wrong": worst.tolist()}
-
-
-def settings(config: Mapping[str, Any], versions: Mapping[str, Any]) -> Section:
-    """All that is needed to do it again."""
+def _settings(details: RunDetails) -> Section:
     parts = []
-    for caption, values in (("Configuration", config), ("Versions and circumstances", versions)):
+    for caption, values in (("Configuration", details.config), ("Versions and circumstances", details.versions)):
         rows = [(name, plain(value)) for name, value in flat(values).items()]
         parts.append(table(caption, ["name", "value"], rows, "settings"))
     return Section("Configuration and versions", parts)
 
 
-def shares_table(caption: str, header: str, rows: Sequence[tuple[str, Share]], things: str) -> Html:
-    return table(
-        caption,
-        [header, things, "right", "accuracy", "95% interval"],
-        [(name, f"{s.total:,}", f"{s.right:,}", percent(s.accuracy), interval((s.low, s.high))) for name, s in rows],
-    )
-
-
-def _ends(one: Breakdown) -> str:
-    """The lowest and the highest accuracy, for those who cannot see the chart."""
-    accuracy = [row.accuracy for row in one.rows]
-    low, high = (f"{percent(end)} at {one.labels[accuracy.index(end)]}" for end in (min(accuracy), max(accuracy)))
-    return f"Dot chart of accuracy by {one.name}: lowest {low}, highest {high}."
+def _accuracy_table(
+    caption: str, header: str, labels: Sequence[str], rows: Sequence[GroupAccuracy], samples: str
+) -> Html:
+    headers = [header, samples, "right", "accuracy", "95% interval"]
+    cells = [(f"{r.total:,}", f"{r.right:,}", percent(r.accuracy), interval((r.low, r.high))) for r in rows]
+    return table(caption, headers, [(label, *row) for label, row in zip(labels, cells, strict=True)])
 
 
 def _class_row(name: str, counts: np.ndarray, k: int) -> tuple[str, ...]:
-    right, total, given = int(counts[k, k]), int(counts[k].sum()), int(counts[:, k].sum())
+    right, total, predicted = int(counts[k, k]), int(counts[k].sum()), int(counts[:, k].sum())
     recall = (percent(right / total), interval(wilson_interval(right, total))) if total else ("none", "none")
-    return name, f"{total:,}", f"{right:,}", *recall, percent(right / given) if given else "none"
+    return name, f"{total:,}", f"{right:,}", *recall, percent(right / predicted) if predicted else "none"
 
 
-def _last(curve: Curve, percents: bool) -> str:
-    """The last finite value and its spread, in words."""
+def _last_value(curve: Curve, in_percent: bool) -> str:
     finite = np.flatnonzero(np.isfinite(curve.mean))
     if not len(finite):
         return "no finite value"
     mean, spread = float(curve.mean[finite[-1]]), float(curve.spread[finite[-1]])
-    return f"{percent(mean)}, deviation {percent(spread)}" if percents else f"{mean:.3f}, deviation {spread:.3f}"
+    return f"{percent(mean)}, deviation {percent(spread)}" if in_percent else f"{mean:.3f}, deviation {spread:.3f}"
 
 
-def _gaps(logs: Sequence[tuple[str, str, Log]]) -> list[Html]:
-    """A sentence for each log that holds values which cannot be drawn."""
-    sentences = []
-    for name, _, log in logs:
-        drawn = np.stack([log[column] for column in ("epoch", "loss", "accuracy")])
-        bad = int((~np.isfinite(drawn)).any(0).sum())
-        if bad:
-            sentences.append(f"Left out as not finite: {bad:,} of {drawn.shape[1]:,} rows of the {name} log.")
-    return [paragraph(sentence) for sentence in sentences]
+def _check_log(name: str, log: Log, columns: Sequence[str]) -> Log:
+    """Return the columns as float arrays, after checking that all are there and equally long."""
+    missing = [column for column in columns if column not in log]
+    if missing:
+        raise ValueError(f"{name}: expected columns {list(columns)}, got none for {missing}")
+    arrays = {column: np.asarray(log[column], dtype=np.float64) for column in columns}
+    n = arrays[columns[0]].size
+    for column, array in arrays.items():
+        if array.shape != (n,):
+            raise ValueError(f"{name}[{column!r}]: expected [{n}], got shape {list(array.shape)}")
+    return arrays
