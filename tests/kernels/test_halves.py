@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 
 from capsroute.routing import triton as kernels
-from capsroute.routing.triton.moments_model import store_pairs
-from capsroute.routing.triton.moments_tile import KEPT, STEP, dot, split, split_in_steps
+from capsroute.routing.triton.moments_model import store_row_halves
+from capsroute.routing.triton.moments_tile import ROUND_STEP, TRUNCATION_BIAS, split_rounded_halves
+from capsroute.routing.triton.numerics import dot_halves, split_halves
 from capsroute.routing.triton.sizes import NEVER
 from capsroute.testing import Shape, make_inputs, run
 
@@ -42,10 +43,10 @@ def one_product(p_a, p_b, p_sum, p_out, N: tl.constexpr, K: tl.constexpr):
 def sums(p_D, p_phi, p_high, p_out, IN_STEPS: tl.constexpr, N: tl.constexpr, J: tl.constexpr, K: tl.constexpr):
     """`D' phi`."""
     o_i, o_j, o_k = tl.arange(0, N), tl.arange(0, J), tl.arange(0, K)
-    b_high, b_low = split(tl.load(p_phi + o_i[:, None] * K + o_k[None, :]))
+    b_high, b_low = split_halves(tl.load(p_phi + o_i[:, None] * K + o_k[None, :]))
     b_D = tl.load(p_D + o_i[:, None] * J + o_j[None, :])
-    d_high, d_low = split_in_steps(b_D) if IN_STEPS else split(b_D)
-    b_sum = dot(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([J, K], tl.float32))
+    d_high, d_low = split_rounded_halves(b_D) if IN_STEPS else split_halves(b_D)
+    b_sum = dot_halves(tl.trans(d_high), tl.trans(d_low), b_high, b_low, tl.zeros([J, K], tl.float32))
     tl.store(p_high + o_i[:, None] * J + o_j[None, :], d_high)
     tl.store(p_out + o_j[:, None] * K + o_k[None, :], b_sum)
 
@@ -53,7 +54,8 @@ def sums(p_D, p_phi, p_high, p_out, IN_STEPS: tl.constexpr, N: tl.constexpr, J: 
 @triton.jit
 def pairs(p_rows, p_pairs, p_size, J: tl.constexpr, K: tl.constexpr):
     o_j = tl.arange(0, J)
-    store_pairs(p_pairs, p_size + o_j, tl.load(p_rows + o_j[:, None] * K + tl.arange(0, K)[None, :]), o_j, J, K)
+    b_rows = tl.load(p_rows + o_j[:, None] * K + tl.arange(0, K)[None, :])
+    store_row_halves(p_pairs, p_size + o_j, b_rows, o_j, J)
 
 
 def cut(x: np.ndarray, least: np.ndarray) -> np.ndarray:
@@ -115,8 +117,8 @@ def test_sums_of_one_sign_come_out_low_but_in_steps_by_as_much_as_is_added_back(
     for in_steps in (False, True):
         high, out = torch.empty_like(D, dtype=torch.float16), torch.empty(outputs, features, device=DEVICE)
         sums[(1,)](D, phi, high, out, in_steps, inputs, outputs, features)
-        low[in_steps] = 1 - (out.double() * KEPT.value / exact).mean().item()
-        assert bool((high % STEP.value == 0).all()) == in_steps
+        low[in_steps] = 1 - (out.double() * TRUNCATION_BIAS.value / exact).mean().item()
+        assert bool((high % ROUND_STEP.value == 0).all()) == in_steps
     assert abs(low[True]) < ROUNDING / 4, low
     assert low[False] > ROUNDING / 2, low
 
@@ -126,7 +128,7 @@ def test_coefficients_make_up_in_the_mean_for_what_sums_of_their_products_will_l
     found, size = torch.empty(64, 2, 64, dtype=torch.half, device=DEVICE), torch.empty(64, device=DEVICE)
     pairs[(1,)](rows, found, size, 64, 64)
     more = (found.double().sum(1) * size[:, None] / rows - 1).mean().item()
-    assert abs(more - (KEPT.value - 1)) < ROUNDING / 16, more
+    assert abs(more - (TRUNCATION_BIAS.value - 1)) < ROUNDING / 16, more
 
 
 @pytest.mark.usefixtures("cutting")

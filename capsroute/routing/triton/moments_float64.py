@@ -1,112 +1,101 @@
-"""Samples that products of halves are not exact enough for, routed in float64. Axes as in `moments.py`.
+"""Passes over inputs in float64, for samples that products of float16 halves are not exact enough for.
 
-Where few inputs have all the weight, or some lie far away from most, or they come in clusters, squares are large and
-what they leave is small.
-Such samples are few, and GPUs that are made to compute have tensor cores for float64 too. For these, Triton's compiler
-wants products of numbers that it cannot see were others before: so a tile is loaded, and its features are formed, while
-the one before is worked on.
+Axes as in `moments.py`. Where few inputs have all the weight, some lie far from the others or they form clusters,
+squares are large and their differences small. Triton multiplies float64 on tensor cores only if it cannot see that the
+operands were converted: so the next tile's features are computed while the current tile is used.
 """
 
-# what kernels compute with has other types than Python sees
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
 # pyright: reportAttributeAccessIssue=false
 
 import triton
 import triton.language as tl
 
-from .moments_tile import all_features, centred, gates, load_capsules, load_scores, place, real, to_capsules
-from .numerics import rounded
+from . import moments_tile as tile
+from .moments_tile import load_rows, store_rows
+from .numerics import mul_without_fma
 
 HAS_FLOAT64_DOT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
-"""Whether Triton multiplies in float64; otherwise no sample is hard."""
+"""Whether Triton multiplies matrices in float64; otherwise no sample is routed so."""
 FLOAT64 = tl.constexpr(HAS_FLOAT64_DOT)
-LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def product(b, c):
-    """A matrix product in float64."""
+def dot_float64(b, c):
     return tl.dot(b, c, out_dtype=tl.float64)
 
 
 @triton.jit
-def load_rows(p_rows, o_jj, J: tl.constexpr, K: tl.constexpr):
-    """Rows `[j, k]`; what logits have in common over inputs is the coefficient of the one among features."""
-    return tl.load(p_rows + o_jj[:, None] * K + tl.arange(0, K)[None, :], mask=(o_jj < J)[:, None], other=0.0)
-
-
-@triton.jit
-def store_rows(p_rows, b_rows, o_jj, J: tl.constexpr, K: tl.constexpr):
-    tl.store(p_rows + o_jj[:, None] * K + tl.arange(0, K)[None, :], b_rows, mask=(o_jj < J)[:, None])
-
-
-@triton.jit
-def tile_of(p_a, p_x, p_usual, p_scale, i, n, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
-            X: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
-    """Capsules, features and gates of inputs."""
+def load_tile(p_a, p_x, p_feature_mean, p_scale, i, n, C: tl.constexpr, D: tl.constexpr, X: tl.constexpr,
+              BLOCK_D: tl.constexpr):  # fmt: skip
+    """Load inputs and return their centred capsules `[i, x]`, features `[i, k]` and f(a_inp) `[i]`."""
     o_x = tl.arange(0, X)
-    b_mean = tl.load(p_usual + 3 * X + o_x).to(tl.float64)
-    b_x = centred(load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), b_mean, tl.load(p_scale))
-    return b_x, all_features(b_x, p_usual, 1, D, BLOCK_D, X, BLOCK_I), gates(load_scores(p_a, i, n)).to(tl.float64)
+    b_mean = tl.load(p_feature_mean + 3 * X + o_x).to(tl.float64)
+    b_x = tile.centre_capsules(tile.load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), b_mean, tl.load(p_scale))
+    b_phi = tile.compute_features(b_x, p_feature_mean, 1, D, BLOCK_D)
+    return b_x, b_phi, tl.sigmoid(tile.load_scores(p_a, i, n)).to(tl.float64)
 
 
 @triton.jit
-def assign(b_phi, p_rows, o_jj, J: tl.constexpr, K: tl.constexpr):
-    """E-step: routing probabilities `[i, j]`; logits are to base two."""
-    b_logit = product(b_phi, tl.trans(load_rows(p_rows, o_jj, J, K)))
+def compute_assignments(b_phi, p_theta, o_jj, J: tl.constexpr, K: tl.constexpr):
+    """Compute the routing probabilities `[i, j]` of the E-step; logits are to base two."""
+    b_logit = dot_float64(b_phi, tl.trans(load_rows(p_theta, o_jj, J, K)))
     b_logit = tl.where((o_jj < J)[None, :], b_logit, float("-inf"))
     b_R = tl.exp2((b_logit - tl.max(b_logit, 1)[:, None]).to(tl.float32)).to(tl.float64)
     return b_R / tl.sum(b_R, 1)[:, None]
 
 
 @triton.jit
-def hard_sums(
-    p_a, p_x, p_usual, p_scale, p_rows, p_part, p_one, first, last, n, J: tl.constexpr, C: tl.constexpr,
-    D: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_JJ: tl.constexpr, X: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """E-step and sums of features over inputs from `first` to `last`; all pointers are the sample's."""
-    K: tl.constexpr = 4 * X
-    o_jj = tl.arange(0, BLOCK_JJ)
-    b_S, b_one = tl.zeros([BLOCK_JJ, K], tl.float64), tl.zeros([BLOCK_JJ], tl.float64)
-    i = first + tl.arange(0, BLOCK_I)
-    _, b_phi, b_f = tile_of(p_a, p_x, p_usual, p_scale, i, n, C, D, BLOCK_I, X, BLOCK_D)
-    for start in range(first, last, BLOCK_I):
-        b_D = assign(b_phi, p_rows, o_jj, J, K) * b_f[:, None]
-        b_one += tl.sum(b_D, 0)
-        b_S += product(tl.trans(b_D), b_phi)
-        i = start + BLOCK_I + tl.arange(0, BLOCK_I)
-        _, b_phi, b_f = tile_of(p_a, p_x, p_usual, p_scale, i, n, C, D, BLOCK_I, X, BLOCK_D)
-    store_rows(p_part, b_S, o_jj, J, K)
-    tl.store(p_one + o_jj, b_one, mask=o_jj < J)
-
-
-@triton.jit
-def hard_sums_bwd(
-    p_a, p_x, p_usual, p_scale, p_rows, p_part, p_drows, p_da_inp, p_dx, first, last, n, fresh, J: tl.constexpr,
+def sum_features_float64(
+    p_a, p_x, p_feature_mean, p_scale, p_theta, p_partial, p_D_partial, first, last, n, J: tl.constexpr,
     C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_JJ: tl.constexpr, X: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of these inputs, and what they add to those of the E-step's coefficients."""
+    """Run the E-step and sum features over the inputs from `first` to `last`; all pointers are the sample's."""
+    K: tl.constexpr = 4 * X
+    o_jj = tl.arange(0, BLOCK_JJ)
+    b_S, b_D_sum = tl.zeros([BLOCK_JJ, K], tl.float64), tl.zeros([BLOCK_JJ], tl.float64)
+    i = first + tl.arange(0, BLOCK_I)
+    _, b_phi, b_f = load_tile(p_a, p_x, p_feature_mean, p_scale, i, n, C, D, X, BLOCK_D)
+    for start in range(first, last, BLOCK_I):
+        b_D = compute_assignments(b_phi, p_theta, o_jj, J, K) * b_f[:, None]
+        b_D_sum += tl.sum(b_D, 0)
+        b_S += dot_float64(tl.trans(b_D), b_phi)
+        i = start + BLOCK_I + tl.arange(0, BLOCK_I)
+        _, b_phi, b_f = load_tile(p_a, p_x, p_feature_mean, p_scale, i, n, C, D, X, BLOCK_D)
+    store_rows(p_partial, b_S, o_jj, J)
+    tl.store(p_D_partial + o_jj, b_D_sum, mask=o_jj < J)
+
+
+@triton.jit
+def sum_features_float64_bwd(
+    p_a, p_x, p_feature_mean, p_scale, p_theta, p_partial, p_dS, p_da_inp, p_dx, first, last, n, overwrite,
+    J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_JJ: tl.constexpr, X: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Compute gradients of the inputs from `first` to `last`, and sum those of the E-step's coefficients over them."""
     K: tl.constexpr = 4 * X
     o_jj, o_x = tl.arange(0, BLOCK_JJ), tl.arange(0, X)
     b_dtheta = tl.zeros([BLOCK_JJ, K], tl.float64)
     i = first + tl.arange(0, BLOCK_I)
-    b_x, b_phi, b_f = tile_of(p_a, p_x, p_usual, p_scale, i, n, C, D, BLOCK_I, X, BLOCK_D)
+    b_x, b_phi, b_f = load_tile(p_a, p_x, p_feature_mean, p_scale, i, n, C, D, X, BLOCK_D)
     for start in range(first, last, BLOCK_I):
-        b_R = assign(b_phi, p_rows, o_jj, J, K)
-        b_dD = product(b_phi, tl.trans(load_rows(p_drows, o_jj, J, K)))
-        b_df = tl.sum(rounded(b_R, b_dD), 1)
+        b_R = compute_assignments(b_phi, p_theta, o_jj, J, K)
+        b_dD = dot_float64(b_phi, tl.trans(load_rows(p_dS, o_jj, J, K)))
+        b_df = tl.sum(mul_without_fma(b_R, b_dD), 1)
         b_D = b_R * b_f[:, None]
         b_dlogit = b_D * (b_dD - b_df[:, None])
-        b_dtheta += product(tl.trans(b_dlogit), b_phi)
-        b_dphi = product(b_dlogit * LN_2, load_rows(p_rows, o_jj, J, K)) + product(b_D, load_rows(p_drows, o_jj, J, K))
-        b_dx = to_capsules(b_dphi, b_x, D, BLOCK_D, X, BLOCK_I) * tl.load(p_scale)
-        at_x = i[:, None] * (C * D) + place(o_x, D, BLOCK_D)[None, :]
-        m_i, m_x, m_old = i < n, real(o_x, C, D, BLOCK_D)[None, :], i < tl.where(fresh == 0, n, 0)
+        b_dtheta += dot_float64(tl.trans(b_dlogit), b_phi)
+        b_dphi = dot_float64(b_dlogit * tile.LN_2, load_rows(p_theta, o_jj, J, K))
+        b_dphi += dot_float64(b_D, load_rows(p_dS, o_jj, J, K))
+        b_dx = tile.features_bwd(b_dphi, b_x, D, BLOCK_D) * tl.load(p_scale)
+        at_x = i[:, None] * (C * D) + tile.offset_entries(o_x, D, BLOCK_D)[None, :]
+        m_i, m_x = i < n, tile.mask_entries(o_x, C, D, BLOCK_D)[None, :]
+        m_old = i < tl.where(overwrite == 0, n, 0)
         b_dx += tl.load(p_dx + at_x, mask=m_old[:, None] & m_x, other=0.0)
         b_df += tl.load(p_da_inp + i, mask=m_old, other=0.0)
         tl.store(p_dx + at_x, b_dx.to(tl.float32), mask=m_i[:, None] & m_x)
         tl.store(p_da_inp + i, b_df.to(tl.float32), mask=m_i)
         i = start + BLOCK_I + tl.arange(0, BLOCK_I)
-        b_x, b_phi, b_f = tile_of(p_a, p_x, p_usual, p_scale, i, n, C, D, BLOCK_I, X, BLOCK_D)
-    store_rows(p_part, b_dtheta, o_jj, J, K)
+        b_x, b_phi, b_f = load_tile(p_a, p_x, p_feature_mean, p_scale, i, n, C, D, X, BLOCK_D)
+    store_rows(p_partial, b_dtheta, o_jj, J)
