@@ -1,25 +1,67 @@
-"""Bounds that what is not a number passes, for it has to be seen; and products that sums find rounded."""
+"""Arithmetic that the moment form and the vote form share."""
+
+# pyright: reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl
 
+MAX_CAPSULE = tl.constexpr(3.4028234663852886e38 ** (1 / 4))
+"""Bound of input capsules, so that no square of a vote overflows."""
+
 
 @triton.jit
-def at_least(b, low):
+def max_nan(b, low):
+    """Return the larger of both, or NaN where one is NaN."""
     return tl.maximum(b, low, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def rounded(x, y):
-    """Their product, to be summed over threads.
+def min_nan(b, high):
+    """Return the smaller of both, or NaN where one is NaN."""
+    return tl.minimum(b, high, propagate_nan=tl.PropagateNan.ALL)
 
-    Else a thread may add its own, not yet rounded, to its neighbour's, which is, and the neighbour the other way round:
-    both then have sums of their own, which differ in the last digit.
+
+@triton.jit
+def clamp_capsules(b_x):
+    """Clamp input capsules to `MAX_CAPSULE`, in float32."""
+    return min_nan(max_nan(b_x.to(tl.float32), -MAX_CAPSULE), MAX_CAPSULE)
+
+
+@triton.jit
+def mul_without_fma(x, y):
+    """Multiply what is to be summed over threads, rounded before the sum.
+
+    With an FMA each of two threads would add its unrounded product to the other's rounded one, and their sums differ.
     """
     x, y = tl.broadcast(x, y)
     return tl.fma(x, y, tl.zeros_like(x))
 
 
 @triton.jit
-def at_most(b, high):
-    return tl.minimum(b, high, propagate_nan=tl.PropagateNan.ALL)
+def log_sigmoid(x):
+    return min_nan(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def split_halves(b):
+    """Split float32 numbers into float16 high and low halves, whose sum has 22 bits."""
+    b_hi = b.to(tl.float16)
+    return b_hi, (b - b_hi.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def dot_halves(b_hi, b_lo, c_hi, c_lo, b_acc):
+    """Add a matrix product of split numbers to an accumulator, small terms first; lo x lo, 2^-22 of it, is dropped."""
+    b_acc = tl.dot(b_lo, c_hi, b_acc)
+    b_acc = tl.dot(b_hi, c_lo, b_acc)
+    return tl.dot(b_hi, c_hi, b_acc)
+
+
+@triton.jit
+def sample_range(p_offsets, pid_b, n_inp, PACKED: tl.constexpr):
+    """Return where the inputs of a sample start, and how many it has."""
+    if PACKED:
+        start = tl.load(p_offsets + pid_b)
+        return start, (tl.load(p_offsets + pid_b + 1) - start).to(tl.int32)
+    else:
+        return tl.cast(pid_b, tl.int64) * n_inp, tl.cast(n_inp, tl.int32)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .numerics import at_least, at_most, rounded
+from .numerics import max_nan, min_nan, mul_without_fma
 from .votes_halves import prepare
 from .votes_tile import (
     LOWEST,
@@ -84,7 +84,7 @@ def centre(b_D, b_V, b_mean, b_weight):
     """
     b_all = tl.broadcast_to(b_D[:, None, :], b_V.shape)
     b_weight += tl.sum(b_all, 0)
-    b_off = tl.sum(rounded(b_V - b_mean[None, :, :], b_all), 0)
+    b_off = tl.sum(mul_without_fma(b_V - b_mean[None, :, :], b_all), 0)
     return b_mean + b_off / tl.where(b_weight > 0.0, b_weight, 1.0), b_weight
 
 
@@ -109,7 +109,7 @@ def uses(inp, layer, models, model, t, before, rows, cols, pid_j, b_V, FIRST: tl
         far = distances(inp, layer, models, model, before, rows, cols, pid_j, b_V, T)
         b_R = assign(inp, models, model, t, rows, far, T)
         # of matrix products a thread has several inputs, and adds these first; and registers are short
-        return rows.f[:, None] * b_R if T.DOT else rounded(rows.f[:, None], b_R)
+        return rows.f[:, None] * b_R if T.DOT else mul_without_fma(rows.f[:, None], b_R)
 
 
 @triton.jit
@@ -210,7 +210,7 @@ def gain(inp, layer, cut, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.conste
 
 @triton.jit
 def log_sigmoid(x):
-    return at_most(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
+    return min_nan(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
 
 
 @triton.jit
@@ -257,7 +257,7 @@ def m_step(inp, layer, cut, sums, models, outs, t, pid_b, pid_m, T: tl.constexpr
         b_old = tl.load(models.mu + o_mu - stride * SIZE, mask=m_v & m_before[:, None], other=0.0).to(tl.float64)
         b_mu = ((b_DE + b_old * b_D[:, None]) / b_used[:, None]).to(tl.float32)
         b_move = b_mu.to(tl.float64) - b_old
-        b_DEE = at_least(b_DEE - 2.0 * b_move * b_DE + b_move * b_move * b_D[:, None], 0.0)
+        b_DEE = max_nan(b_DEE - 2.0 * b_move * b_DE + b_move * b_move * b_D[:, None], 0.0)
         b_sig2 = b_DEE / b_used[:, None] + T.EPS
         tl.store(models.D_E + o_mu, b_DE - b_move * b_D[:, None], mask=m_v)
         tl.store(models.D_EE + o_mu, b_DEE, mask=m_v)

@@ -11,7 +11,7 @@ a high and a low part of 11 bits. So large, low parts are seldom subnormal, and 
 import triton
 import triton.language as tl
 
-from .numerics import at_least, at_most
+from .numerics import max_nan, min_nan
 
 LARGEST_X = tl.constexpr(float.fromhex("0x1.fffffep127") ** 0.25)
 """Capsules are bounded by it, so that no square of a vote overflows."""
@@ -24,12 +24,12 @@ ROWS = tl.constexpr(64)
 @triton.jit
 def sigmoid(b_a):
     """In float64, which overflows beyond 700."""
-    return 1.0 / (1.0 + tl.exp(-at_least(b_a.to(tl.float64), -700.0)))
+    return 1.0 / (1.0 + tl.exp(-max_nan(b_a.to(tl.float64), -700.0)))
 
 
 @triton.jit
 def bounded(b_x):
-    return at_most(at_least(b_x.to(tl.float32), -LARGEST_X), LARGEST_X)
+    return min_nan(max_nan(b_x.to(tl.float32), -LARGEST_X), LARGEST_X)
 
 
 @triton.jit

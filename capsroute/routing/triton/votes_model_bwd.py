@@ -10,7 +10,7 @@
 import triton
 import triton.language as tl
 
-from .numerics import rounded
+from .numerics import mul_without_fma
 from .votes_halves import sigmoid
 from .votes_tile import (
     add_to,
@@ -73,7 +73,7 @@ def model_backward(inp, layer, cut, models, pulls, backs, grads, t, pid_b, pid_m
         b_dEE = (b_dsig2 / b_used[:, None]).to(tl.float32).to(tl.float64)  # with the rounding that inputs will see
         b_skew = 2.0 * tl.load(models.D_E + o_mu, mask=m_v, other=0.0) * b_dEE
         b_dE = (b_dmu + b_out - b_skew) / b_used[:, None]
-        b_dD -= tl.sum(rounded(b_dEE, tl.load(models.D_EE + o_mu, mask=m_v, other=0.0)), 1) / b_used
+        b_dD -= tl.sum(mul_without_fma(b_dEE, tl.load(models.D_EE + o_mu, mask=m_v, other=0.0)), 1) / b_used
         tl.store(pulls.D_E + o_mu, b_dE.to(tl.float32), mask=m_v)
         tl.store(pulls.D_EE + o_mu, b_dEE.to(tl.float32), mask=m_v)
         if not T.B_I:  # a shift of B shifts mu, but for eps: the sum of dV, without its cancellation
@@ -100,7 +100,7 @@ def share_backward(inp, layer, models, pulls, here, rows, cols, pid_j, b_V, T: t
         b_E -= load_all(models.mu, here, cols, pid_v, T)[None, :, :]
         b_dE = load_all(pulls.D_E, here, cols, pid_v, T)[None, :, :]
         b_dEE = load_all(pulls.D_EE, here, cols, pid_v, T)[None, :, :]
-        b_dD += tl.sum(rounded(b_dE + b_dEE * b_E, b_E), 1)
+        b_dD += tl.sum(mul_without_fma(b_dE + b_dEE * b_E, b_E), 1)
     return b_dD + load_one(pulls.D, here, cols, 0.0)[None, :]
 
 
@@ -124,7 +124,7 @@ def logit_backward(inp, pulls, t, rows, b_R, b_dD, T: tl.constexpr):
             b_R, b_dD = b_R.to(tl.float64), b_dD.to(tl.float64)
         # once more with what is left: roundings of what all outputs have alike, alike in many inputs, would add up
         for _ in tl.static_range(2):
-            b_dD -= tl.sum(rounded(b_R, b_dD), 1)[:, None]
+            b_dD -= tl.sum(mul_without_fma(b_R, b_dD), 1)[:, None]
     return rows.f[:, None] * b_R * b_dD
 
 
@@ -187,9 +187,9 @@ def lose(inp, layer, cut, models, pulls, backs, t, pid_b, pid_s, pid_j, T: tl.co
                 o_E, m_E = chunk(cols, pid_v, T)
                 o_E += o_sum * (T.C * T.H)
                 b_E = b_E.to(b_dl.dtype)
-                b_lxE = rounded(b_dl[:, None, :], b_E)
+                b_lxE = mul_without_fma(b_dl[:, None, :], b_E)
                 add_to(backs.E + o_E, tl.sum(b_lxE.to(tl.float64), 0), m_E)
-                add_to(backs.EE + o_E, tl.sum(rounded(b_lxE, b_E).to(tl.float64), 0), m_E)
+                add_to(backs.EE + o_E, tl.sum(mul_without_fma(b_lxE, b_E).to(tl.float64), 0), m_E)
     tl.store(backs.log + o_sum + cols.o_j, tl.sum(b_log.to(tl.float64), 0), mask=cols.m_j)
     if T.CHUNKS == 1:
         o_E, m_E = chunk(cols, 0, T)

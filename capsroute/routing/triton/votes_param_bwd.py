@@ -7,7 +7,7 @@
 import triton
 import triton.language as tl
 
-from .numerics import rounded
+from .numerics import mul_without_fma
 from .votes_halves import LARGEST_X, in_halves, multiply, sigmoid, units
 from .votes_tile import (
     add_to,
@@ -141,7 +141,7 @@ def push_W(inp, p_W, rows, cols, pid_v, b_dV, b_dW, T: tl.constexpr):
             b_x, b_x_rest = load_x(inp, rows.o_n, rows.m_i, in_one_c(pid_v, T)[0], k, T)
             b_new = tl.full([VJ, T.BLOCK_D], 0.0, tl.float32)
             b_new = multiply(tl.trans(b_d), tl.trans(b_d_rest), b_x, b_x_rest, b_new)
-            add_W(inp, p_W, cols, pid_v, k, rounded(b_new, b_unit), T)
+            add_W(inp, p_W, cols, pid_v, k, mul_without_fma(b_new, b_unit), T)
         return b_dW
 
 
@@ -177,7 +177,7 @@ def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
     o_j = cols.start + cols.o_j
     for d in range(T.D):
         b_w = load_w(inp, layer, rows, cols, o_h, m_v, d, T).to(b_dV.dtype)
-        b_dx = rounded(b_dV, b_w)
+        b_dx = mul_without_fma(b_dV, b_w)
         if T.ONE_PROGRAM:  # a thread has components of one output
             b_dx = tl.sum(tl.sum(tl.reshape(b_dx, [T.BLOCK_I, T.BLOCK_C, T.BLOCK_H, T.BLOCK_J]), 2), 2)
         else:
@@ -185,7 +185,7 @@ def push_each(inp, layer, p_dx, p_W, rows, cols, pid_v, b_dV, T: tl.constexpr):
         m_x = rows.m_i[:, None] & (o_cx < T.C)[None, :]
         put_x(inp, p_dx, (rows.o_n[:, None] * T.C + o_cx[None, :]) * T.D + d, b_dx, m_x, T)
         b_x = load_x_of(inp, rows, o_c, m_v, d, T)[:, :, None].to(b_dV.dtype)
-        b_dW = rounded(b_dV, b_x)
+        b_dW = mul_without_fma(b_dV, b_x)
         if T.W_I:
             i = rows.o_i.to(tl.int64)
             if T.W_J:

@@ -11,7 +11,7 @@ models go through memory, which gives each the threads that suit it; a barrier s
 import triton
 import triton.language as tl
 
-from .numerics import rounded
+from .numerics import mul_without_fma
 from .votes import centre, from_base, m_step, worth
 from .votes_tile import assign, chunk, columns_of, distances, model_of, model_row, rows_of, span, votes
 from .votes_types import InputPtrs, LayerPtrs, SumSplit
@@ -27,7 +27,7 @@ def alone_gain(inp, layer, models, sums, t, pid_b, rows, cols, b_V, FIRST: tl.co
         before = model_row(inp, t - 1, pid_b)
         model = model_of(models, before, cols, T)
         far = distances(inp, layer, models, model, before, rows, cols, 0, b_V, T)
-        b_D = rounded(b_D, assign(inp, models, model, t, rows, far, T))
+        b_D = mul_without_fma(b_D, assign(inp, models, model, t, rows, far, T))
         b_base += model.mu
     b_centre, _ = centre(b_D, b_V, b_base, 0.0)
     b_E = b_V - b_centre[None, :, :]

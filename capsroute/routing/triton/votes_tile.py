@@ -11,7 +11,7 @@ thread that multiplies matrices holds all components of a vote, and their sums n
 import triton
 import triton.language as tl
 
-from .numerics import at_least, at_most, rounded
+from .numerics import max_nan, min_nan, mul_without_fma
 from .votes_halves import bounded, load_pair, multiply, sigmoid
 from .votes_types import Columns, Model, Rows
 
@@ -260,8 +260,8 @@ def distances(inp, layer, models, model, row, rows, cols, pid_j, b_V, T: tl.cons
     for pid_v in range(T.CHUNKS):
         b_mu, b_p = load_mu_p(models, model, row, cols, pid_v, T)
         b_E = (b_V if T.CHUNKS == 1 else votes(inp, layer, rows, cols, pid_j, pid_v, T)) - b_mu[None, :, :]
-        far += tl.sum(rounded(b_E, b_E * b_p[None, :, :]), 1)
-    return at_most(far, LARGEST)
+        far += tl.sum(mul_without_fma(b_E, b_E * b_p[None, :, :]), 1)
+    return min_nan(far, LARGEST)
 
 
 @triton.jit
@@ -280,7 +280,7 @@ def powers(far, model, b_top, T: tl.constexpr):
         b_less = (model.log[None, :] - b_top[:, None]) - far + model.rest[None, :]
     else:
         b_less = (logits(far, model, T) - b_top[:, None]).to(tl.float32)
-    return tl.exp(at_least(b_less, FLOOR))
+    return tl.exp(max_nan(b_less, FLOOR))
 
 
 @triton.jit
