@@ -1,22 +1,25 @@
-"""What implementations with gradients of their own need to work under `torch.func`."""
+"""Support for the transforms of `torch.func`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 Tensors = tuple[Tensor, ...]
 
 
-def one_by_one(function: type[Function], info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
-    """Rule of `torch.func.vmap`: the function sees one sample of the mapped axis at a time."""
-    size = info.batch_size
-    in_dims = tuple(dim if isinstance(a, Tensor) else None for a, dim in zip(args, in_dims, strict=True))
-    moved = [a if dim is None else a.movedim(dim, 0) for a, dim in zip(args, in_dims, strict=True)]
-    outs = [
-        function.apply(*(a if dim is None else a[k] for a, dim in zip(moved, in_dims, strict=True)))
-        for k in range(size)
-    ]
-    stacked = tuple(torch.stack(parts) for parts in zip(*outs, strict=True))
+def is_transforming() -> bool:
+    """Tell whether a transform of `torch.func` is active; assume so where PyTorch cannot tell."""
+    return getattr(torch._C, "_are_functorch_transforms_active", lambda: True)()
+
+
+def map_one_by_one(
+    call: Callable[..., Tensors], info: Any, in_dims: tuple[int | None, ...], *args: Any
+) -> tuple[Tensors, Any]:
+    """Return what `torch.func.vmap` expects of a function that takes one sample of the mapped axis at a time."""
+    dims = [dim if isinstance(a, Tensor) else None for a, dim in zip(args, in_dims, strict=True)]
+    moved = [a if dim is None else a.movedim(dim, 0) for a, dim in zip(args, dims, strict=True)]
+    samples = [[a if dim is None else a[k] for a, dim in zip(moved, dims, strict=True)] for k in range(info.batch_size)]
+    stacked = tuple([torch.stack(outs) for outs in zip(*[call(*sample) for sample in samples], strict=True)])
     return stacked, (0,) * len(stacked)

@@ -1,37 +1,35 @@
-"""Kernels that run their phases one after the other in a single launch, all programs waiting for each other between."""
+"""Launches, and the barrier between the phases of a kernel whose programs all run at a time."""
 
-# what kernels compute with has other types than Python sees
+# kernels compute with other types than Python sees
 # pyright: reportOperatorIssue=false
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from triton import knobs
 
-from .launch import INTERPRETED, Pass, stream_of
-
+INTERPRETED = knobs.runtime.interpret
+"""Whether kernels run on the CPU, one program after the other."""
 INTERPRETED_PROGRAMS = 3
-COUNTERS: dict[tuple[int, int], Tensor] = {}
-"""By device and stream, what programs count on: a stream's launches come one after the other and leave it as it was."""
 
 
 @triton.jit
 def arrival(pid, n_programs):
-    """What a program adds to the counter when it comes to a wait.
+    """Return what a program adds to the barrier's counter when it arrives.
 
-    The first program's number and a one from each of the others add up to the top bit alone. So it flips when the last
-    of them comes, the bits below are zero again, and nobody has to clear them for the next wait or the next launch.
+    The first program's number and a one from each other program add up to the top bit alone: it flips when the last of
+    them arrives, and the bits below are zero again, so that the next barrier needs no reset.
     """
     return tl.where(pid == 0, (1 - n_programs) ^ -2147483648, 1)
 
 
 @triton.jit
 def wait_for_all(p_count):
-    """Wait until every program has come here, and see what all of them wrote."""
+    """Wait until every program of the grid arrives; all their writes are visible afterwards."""
     tl.debug_barrier()
     step = arrival(tl.program_id(0), tl.num_programs(0))
     before = tl.atomic_add(p_count, step, sem="acq_rel", scope="gpu")
@@ -40,57 +38,44 @@ def wait_for_all(p_count):
     tl.debug_barrier()
 
 
-def run_phases(run: Pass, n_phases: int, tensors: Sequence[Tensor]) -> None:
-    """Launch a kernel that calls `wait_for_all` between phases, for all of them.
+class Launch(NamedTuple):
+    """A kernel, its grid, and its arguments.
 
-    Args:
-        run: A single launch, of at most as many programs as run at a time; its first arguments are the counter with
-            which its memory begins, the first phase and the end of phases.
-        n_phases: The kernel's number of phases.
-        tensors: The others.
+    A kernel with phases also takes, before `args`, the barrier's counter, the first phase and the end of phases; its
+    programs must all be resident at a time.
     """
-    like = tensors[0]
-    if isinstance(like, FakeTensor):
-        return
-    if INTERPRETED:  # none can wait for another: every phase is a launch of its own
-        (one,) = run.launches
-        count, _, _, *args = one.arguments(run.pieces([torch.zeros(1, dtype=torch.int32), *tensors]))
-        for phase in range(n_phases):
-            one.kernel[one.grid](count, phase, phase + 1, *args, num_warps=one.options["num_warps"])
-        return
-    device = like.device
-    count = COUNTERS.get((device.index, stream_of(device)))
-    # a graph may be replayed on any stream, and so counts on memory of its own, which it clears itself
-    if count is None or capturing(device):
-        count = torch.zeros(1, dtype=torch.int32, device=device)
-    run.start([count, *tensors])
+
+    kernel: Any
+    n_programs: int
+    n_warps: int
+    args: tuple[Any, ...]
+    n_phases: int = 0
+
+    def options(self) -> dict[str, Any]:
+        """Return the launch options."""
+        return {"num_warps": self.n_warps, "num_stages": 1, "launch_cooperative_grid": self.n_phases > 0}
 
 
-def capturing(device: torch.device) -> bool:
-    """Whether what is launched on a device's current stream becomes part of a graph."""
-    if device.index == torch.cuda.current_device():
-        return torch.cuda.is_current_stream_capturing()
-    with torch.cuda.device(device):
-        return torch.cuda.is_current_stream_capturing()
+def launch_all(launches: Iterable[Launch], like: Tensor) -> None:
+    """Launch kernels one after the other on the current stream of a tensor's device."""
+    with torch.cuda.device_of(like):
+        for one in launches:
+            start, options = one.kernel[(one.n_programs,)], one.options()
+            if not one.n_phases:
+                start(*one.args, **options)
+                continue
+            count = torch.zeros(1, dtype=torch.int32, device=like.device)
+            # interpreted programs cannot wait for each other, so every phase is a launch of its own
+            phases = range(one.n_phases) if INTERPRETED else [0]
+            for phase in phases:
+                start(count, phase, phase + 1 if INTERPRETED else one.n_phases, *one.args, **options)
 
 
-def keep_counter(like: Tensor) -> None:
-    """Have launches on a tensor's device and its current stream count on the same memory from now on.
-
-    Only calls outside of compiled graphs may ask for it: a graph's memory must not hold what outlives the graph.
-    """
-    if INTERPRETED or isinstance(like, FakeTensor):
-        return
-    where = like.device.index, stream_of(like.device)
-    if where not in COUNTERS and not capturing(like.device):
-        COUNTERS[where] = torch.zeros(1, dtype=torch.int32, device=like.device)
+def count_cores(device: torch.device) -> int:
+    """Return a GPU's number of multiprocessors, 0 under the interpreter."""
+    return 0 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@lru_cache
-def programs_at_once(device: torch.device, per_core: int) -> int:
-    """Programs that a device runs at a time, if each of its multiprocessors holds so many."""
-    return (
-        INTERPRETED_PROGRAMS
-        if INTERPRETED
-        else per_core * torch.cuda.get_device_properties(device).multi_processor_count
-    )
+def resident_programs(cores: int, per_core: int) -> int:
+    """Return how many programs run at a time if each multiprocessor holds `per_core`."""
+    return cores * per_core or INTERPRETED_PROGRAMS

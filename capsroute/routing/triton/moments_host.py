@@ -1,6 +1,7 @@
-"""The moment form, called from outside: chooses tiles, makes room and launches the kernels.
+"""Host side of the moment kernels: chooses tiles, lays out workspaces and lists the launches of both passes.
 
-Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules, `k` features; a sample's inputs lie in slots.
+Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules, `k` features. A sample's inputs are split into
+slots, each summed by one program.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,183 +11,171 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..mapping import Tensors
-from .grid import programs_at_once
-from .launch import At, Launch, Pass
+from .grid import Launch, resident_programs
 from .moments import feature_sums_fwd_kernel, first_sums_fwd_kernel, models_fwd_kernel
 from .moments_bwd import feature_sums_bwd_kernel, first_sums_bwd_kernel, models_bwd_kernel
 from .moments_float64 import HAS_FLOAT64_DOT
-from .native import Kernels
-from .sizes import ALWAYS, NEVER, Hard, Plan, Sizes, power
-from .workspace import Layout, Piece
+from .sizes import ALWAYS, NEVER, Float64Rule, LoopSettings, Shape, Sizes, ceil_div, ceil_pow2
+from .workspace import Buffer, Layout
 
-Dtypes = tuple[torch.dtype, torch.dtype]
-Shapes = tuple[tuple[int, ...], ...]
-PLACES = [At(place) for place in range(31)]
-"""Of pieces in the memory of a pass."""
-INPUTS, PARAMS = PLACES[:3], PLACES[3:7]
-"""Of arguments, in both passes."""
+MIN_FEATURES = 16
+"""Rows and columns that a matrix product of a tensor core takes at least."""
 
 
-class Tile(NamedTuple):
-    """Inputs that a program takes at a time, its warps, and how many such programs a multiprocessor holds."""
+class InputTile(NamedTuple):
+    """Inputs that a program loads at a time, its warps, and how many such programs a multiprocessor holds."""
 
     block_i: int
-    warps: int
+    n_warps: int
     per_core: int
 
 
-class Tiles(NamedTuple):
-    """Of the passes over inputs: that of the first iteration, and those of the others."""
+class MomentTiles(NamedTuple):
+    """Tile sizes of the passes over inputs, in the first iteration and in the others, and of the output models."""
 
-    first: Tile = Tile(128, 4, 4)
-    others: Tile = Tile(64, 4, 2)
-    block_j: int = 4  # outputs whose models a program computes, half of them where programs would be few
-    model_warps: int = 1  # of such a program: one, which never waits for others
-    model_programs: int = 8  # on a multiprocessor, of which they are not few
-
-
-class Cut(NamedTuple):
-    """How a sample's inputs are shared."""
-
-    slots: int
-    tiles: int  # of each slot
+    first: InputTile = InputTile(128, 4, 4)
+    others: InputTile = InputTile(64, 4, 2)
+    block_j: int = 4  # outputs of a model program, half of them where there would be too few programs
+    model_warps: int = 1  # one warp never waits for another
+    model_programs: int = 8  # on each multiprocessor, from which they are not too few
 
 
-@lru_cache(maxsize=1024)
-def cut(n_samples: int, n_inp: int, tile: Tile, device: torch.device) -> Cut:
-    """As many slots as keep all programs busy for the least time, the fewest of these."""
-    programs, tiles = programs_at_once(device, tile.per_core), max(1, -(-n_inp // tile.block_i))
+class SlotSplit(NamedTuple):
+    """How a sample's inputs are split."""
+
+    n_slots: int
+    n_tiles: int  # of each slot
+
+
+def split_inputs(n_samples: int, n_inp: int, tile: InputTile, cores: int) -> SlotSplit:
+    """Return the fewest slots that keep all programs busy for the shortest time."""
+    programs, tiles = resident_programs(cores, tile.per_core), ceil_div(n_inp, tile.block_i)
     counts = range(1, min(tiles, 4 * programs // n_samples + 1) + 1)
     slots = min(counts, key=lambda n: (-(-n_samples * n // programs)) * (-(-tiles // n) + 1))
-    return Cut(slots, -(-tiles // slots))
+    return SlotSplit(slots, -(-tiles // slots))
 
 
-class Runner(Kernels):
-    """Runs a case, planned once down to each launch; it stands for the case where compiled kernels are looked up."""
+class MomentKernels:
+    """Launches of the moment kernels for one set of sizes.
+
+    Args:
+        loop: Settings of the loop.
+        sizes: Sizes of the call.
+        shapes: Shapes of `W`, `B`, `beta_use` and `beta_ign`.
+        cores: Multiprocessors of the GPU, 0 under the interpreter.
+        rule: Which samples are routed in float64.
+        tiles: Tile sizes.
+    """
 
     def __init__(
         self,
-        plan: Plan,
-        n: Sizes,
-        shapes: Shapes,
-        dtypes: Dtypes,
-        device: torch.device,
-        hard: Hard,
-        tiles: Tiles = Tiles(),  # noqa: B008 (never changes)
+        loop: LoopSettings,
+        sizes: Sizes,
+        shapes: tuple[Shape, ...],
+        cores: int,
+        rule: Float64Rule,
+        tiles: MomentTiles = MomentTiles(),  # noqa: B008 (immutable)
     ):
-        small, exact, half = torch.float32, torch.float64, torch.float16
-        c, d, t = power(n.c), power(n.d), plan.n_iters
-        c = max(c, 4 // d)  # sixteen features are what a product takes at least
+        n, t = sizes, loop.n_iters
+        self.loop, self.sizes, self.tiles, self.rule = loop, n, tiles, rule if HAS_FLOAT64_DOT else NEVER
+        c, d = ceil_pow2(n.c), ceil_pow2(n.d)
+        c = max(c, MIN_FEATURES // 4 // d)
         k = 4 * c * d
-        self.plan, self.n, self.hard, self.tiles = plan, n, hard if HAS_FLOAT64_DOT else NEVER, tiles
-        self.first, self.others = cut(n.b, n.i, tiles.first, device), cut(n.b, n.i, tiles.others, device)
-        slots, first = n.b * self.others.slots, n.b * self.first.slots
-        fwd_room = Layout(
-            Piece(exact, first, k), Piece(exact, first), Piece(small, first, 2, k // 4), Piece(exact, slots, n.j, k),
-            Piece(exact, slots, n.j),
-        )  # fmt: skip
-        saved = Layout(
-            Piece(small, n.b, k), Piece(small, n.b), Piece(exact, n.b), Piece(exact, t, n.b, n.j, k),
-            Piece(exact, t, n.b, n.j), Piece(half, t, n.b, n.j, 2, k), Piece(small, t, n.b, 4, n.j),
-            Piece(torch.int32, 2, n.b), Piece(exact, t, n.b, n.j, k),
-        )  # fmt: skip
+        self.first, self.others = (split_inputs(n.b, n.i, tile, cores) for tile in (tiles.first, tiles.others))
+        first, slots = n.b * self.first.n_slots, n.b * self.others.n_slots
         self.width = n.d * n.h + n.c * n.h + 2  # gradients of one output's parameters
-        bwd_room = Layout(
-            Piece(exact, slots, n.j, k), Piece(half, n.b, n.j, 2, k), Piece(small, n.b, n.j), Piece(exact, n.b, n.j, k),
-            Piece(exact, n.b, n.j), Piece(exact, n.b, n.j, self.width),
+        half, single, double = torch.float16, torch.float32, torch.float64
+        self.saved = Layout(
+            Buffer(single, n.b, k), Buffer(single, n.b), Buffer(double, n.b), Buffer(double, t, n.b, n.j, k),
+            Buffer(double, t, n.b, n.j), Buffer(half, t, n.b, n.j, 2, k), Buffer(single, t, n.b, 4, n.j),
+            Buffer(torch.int32, 2, n.b), Buffer(double, t, n.b, n.j, k),
+        )  # fmt: skip
+        self.fwd_workspace = Layout(
+            Buffer(double, first, k), Buffer(double, first), Buffer(single, first, 2, k // 4),
+            Buffer(double, slots, n.j, k), Buffer(double, slots, n.j),
+        )  # fmt: skip
+        self.bwd_workspace = Layout(
+            Buffer(double, slots, n.j, k), Buffer(half, n.b, n.j, 2, k), Buffer(single, n.b, n.j),
+            Buffer(double, n.b, n.j, k), Buffer(double, n.b, n.j), Buffer(double, n.b, n.j, self.width),
         )  # fmt: skip
         W, _, use, ign = shapes
-        # where outputs share a parameter, all of them read the same
+        # a stride of 0 where outputs share a parameter
         self.strides = [size if p[1] > 1 else 0 for p, size in ((W, n.d * n.h), (use, 1), (ign, 1))]
-        few = n.b * -(-n.j // tiles.block_j) < programs_at_once(device, tiles.model_programs)
-        block_j, jj = tiles.block_j // (2 if few else 1), max(16, power(n.j))
-        self.blocks = -(-n.j // block_j)
-        self.of_inputs = n.packed, n.c, n.d, tiles.first.block_i, c, d
-        self.of_step = n.packed, n.j, n.c, n.d, tiles.others.block_i, jj, c, d
-        self.of_models = plan.gaussian, n.j, n.c, n.d, n.h, block_j, c, d, power(n.h)
-        self.of_last = n.packed, n.j, n.c, n.d, n.h, tiles.first.block_i, jj, c, d
-        whole = set(dtypes) == {small} and all(p[1] == n.j for p in shapes)
-        given, outs, grads = [None] * 7, [None] * 3, [None] * 6
-        run_fwd = Pass([*given, fwd_room, saved, *outs], list(self.plan_fwd()))
-        run_bwd = Pass([*given, saved, bwd_room, *outs, *grads], list(self.plan_bwd()))
-        super().__init__(n, run_fwd, run_bwd, (saved, fwd_room, bwd_room), whole)
+        few = n.b * ceil_div(n.j, tiles.block_j) < resident_programs(cores, tiles.model_programs)
+        block_j, block_jj = tiles.block_j // (2 if few else 1), max(MIN_FEATURES, ceil_pow2(n.j))
+        self.model_blocks = ceil_div(n.j, block_j)
+        self.first_constants = n.packed, n.c, n.d, tiles.first.block_i, c, d
+        self.feature_constants = n.packed, n.j, n.c, n.d, tiles.others.block_i, block_jj, c, d
+        self.model_constants = loop.gaussian, n.j, n.c, n.d, n.h, block_j, c, d, ceil_pow2(n.h)
+        self.last_constants = n.packed, n.j, n.c, n.d, n.h, tiles.first.block_i, block_jj, c, d
 
-    def plan_fwd(self) -> Iterator[Launch]:
-        """Launches over the memory that `fwd` names."""
-        n, plan, tiles = self.n, self.plan, self.tiles
-        scratch, saved, outs = PLACES[7:12], PLACES[12:21], PLACES[21:24]
-        usual, scale, _, _, _, *coefficients = saved
-        hard = saved[7]
+    def fwd(self, inputs: Sequence[Tensor], saved: Tensor, outs: Sequence[Tensor]) -> Iterator[Launch]:
+        """List the launches that fill `outs` and `saved`."""
+        n, loop, tiles = self.sizes, self.loop, self.tiles
+        params, buffers = inputs[3:], self.saved.split(saved)
+        scratch = self.fwd_workspace.split(self.fwd_workspace.allocate(saved))
+        mean, scale, _, _, _, *coefficients = buffers
         yield Launch(
-            first_sums_fwd_kernel, n.b * self.first.slots, tiles.first.warps, self, *INPUTS, *scratch[:3], hard,
-            n.b, n.i, *self.first, *self.of_inputs,
+            first_sums_fwd_kernel, n.b * self.first.n_slots, tiles.first.n_warps,
+            (*inputs[:3], *scratch[:3], buffers[7], n.b, n.i, *self.first, *self.first_constants),
         )  # fmt: skip
         for t, again in self.steps():
             if t:
                 yield Launch(
-                    feature_sums_fwd_kernel, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
-                    *coefficients, *scratch[3:], n.b, n.i, t, again, self.hard.apart,
-                    *self.others, *self.of_step,
+                    feature_sums_fwd_kernel, n.b * self.others.n_slots, tiles.others.n_warps,
+                    (*inputs[:3], mean, scale, *coefficients, *scratch[3:], n.b, n.i, t, again, self.rule.separation,
+                     *self.others, *self.feature_constants),
                 )  # fmt: skip
+            n_slots = self.others.n_slots if t else self.first.n_slots
             yield Launch(
-                models_fwd_kernel, n.b * self.blocks, tiles.model_warps, (self, t == 0), *PARAMS, *scratch, *saved,
-                *outs, n.b, t, again, plan.n_iters, self.others.slots if t else self.first.slots, plan.eps,
-                *self.hard[:2], *self.strides, t == 0, *self.of_models,
+                models_fwd_kernel, n.b * self.model_blocks, tiles.model_warps,
+                (*params, *scratch, *buffers, *outs, n.b, t, again, loop.n_iters, n_slots, loop.eps, *self.rule[:2],
+                 *self.strides, t == 0, *self.model_constants),
             )  # fmt: skip
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Iterations, and whether they are run again: the second, the first that tells outputs from each other."""
-        for t in range(self.plan.n_iters):
+        """List the iterations, and 1 for a repetition in float64.
+
+        The second iteration is repeated: it is the first that tells outputs from each other.
+        """
+        for t in range(self.loop.n_iters):
             yield t, 0
-            if t == 1 and self.hard not in (ALWAYS, NEVER):
+            if t == 1 and self.rule not in (ALWAYS, NEVER):
                 yield t, 1
 
-    def plan_bwd(self) -> Iterator[Launch]:
-        """Launches over the memory that `bwd` names."""
-        n, plan, tiles = self.n, self.plan, self.tiles
-        saved, back, douts, grads = PLACES[7:16], PLACES[16:22], PLACES[22:25], PLACES[25:31]
-        usual, scale, _, _, _, *coefficients = saved
-        hard, last = saved[7], plan.n_iters - 1
+    def empty_grads(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Allocate float32 gradients of all arguments but the offsets, those of parameters for every output."""
+        n, (a_inp, x, _, W, B, *_) = self.sizes, inputs
+        da_inp, dx = (torch.empty_like(t, dtype=torch.float32) for t in (a_inp, x))
+        dW, duse, dign = (W.new_empty(shape) for shape in ((1, n.j, n.d, n.h), (1, n.j), (1, n.j)))
+        return [da_inp, dx, dW, torch.empty_like(B), duse, dign]
+
+    def bwd(
+        self, inputs: Sequence[Tensor], saved: Tensor, douts: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> Iterator[Launch]:
+        """List the launches that fill `grads`."""
+        n, loop, tiles, last = self.sizes, self.loop, self.tiles, self.loop.n_iters - 1
+        params, buffers = inputs[3:], self.saved.split(saved)
+        scratch = self.bwd_workspace.split(self.bwd_workspace.allocate(saved))
+        mean, scale, _, _, _, *coefficients = buffers
         for t in range(last, -1, -1):
             yield Launch(
-                models_bwd_kernel, n.b * self.blocks, tiles.model_warps, (self, t == last), *PARAMS, *saved[:5],
-                hard, *douts, *back, n.b, t, self.others.slots, plan.eps, *self.strides, t == last, *self.of_models,
+                models_bwd_kernel, n.b * self.model_blocks, tiles.model_warps,
+                (*params, *buffers[:5], buffers[7], *douts, *scratch, n.b, t, self.others.n_slots, loop.eps,
+                 *self.strides, t == last, *self.model_constants),
             )  # fmt: skip
             if t:
                 yield Launch(
-                    feature_sums_bwd_kernel, n.b * self.others.slots, tiles.others.warps, self, *INPUTS, usual, scale,
-                    *coefficients, *back[:4], *grads[:2], n.b, n.i, t, int(t == last), *self.others, *self.of_step,
+                    feature_sums_bwd_kernel, n.b * self.others.n_slots, tiles.others.n_warps,
+                    (*inputs[:3], mean, scale, *coefficients, *scratch[:4], *grads[:2], n.b, n.i, t, int(t == last),
+                     *self.others, *self.feature_constants),
                 )  # fmt: skip
         yield Launch(
-            first_sums_bwd_kernel, n.b * self.first.slots + -(-n.j * self.width // 128), tiles.first.warps, self,
-            *INPUTS, usual, scale, *back[1:3], *back[4:], *grads, n.b, n.i, int(last == 0), *self.first, *self.of_last,
+            first_sums_bwd_kernel, n.b * self.first.n_slots + ceil_div(n.j * self.width, 128), tiles.first.n_warps,
+            (*inputs[:3], mean, scale, *scratch[1:3], *scratch[4:], *grads, n.b, n.i, int(last == 0), *self.first,
+             *self.last_constants),
         )  # fmt: skip
 
-    def fwd(self, given: Sequence[Tensor], in_graph: bool = False) -> tuple[Tensors, Tensors]:
-        """The output capsules, and what the backward pass needs; as in `votes_host.py`, in a graph or not."""
-        n, a_inp, W = self.n, given[0], given[3]
-        batch = (n.b,) if n.packed else a_inp.shape[:-1]
-        a, mu = W.new_empty(*batch, n.j), W.new_empty(*batch, n.j, n.c, n.h)
-        kept, room, _ = self.rooms
-        sig2, saved = torch.empty_like(mu), kept.make(W)
-        self.run_fwd.start([*given, room.make(W), saved, a, mu, sig2])
-        return (a, mu, sig2), (saved,)
 
-    def bwd(self, douts: Sequence[Tensor], given: Sequence[Tensor], saved: Tensors) -> Tensors:
-        """Gradients of all arguments."""
-        n, (a_inp, x, _, W, B, beta_use, beta_ign) = self.n, given
-        da_inp, dx = torch.empty_like(a_inp, dtype=torch.float32), torch.empty_like(x, dtype=torch.float32)
-        dW, dB = W.new_empty(1, n.j, n.d, n.h), torch.empty_like(B)
-        duse, dign = W.new_empty(1, n.j), W.new_empty(1, n.j)
-        grads = da_inp, dx, dW, dB, duse, dign
-        self.run_bwd.start([*given, *saved, self.rooms[2].make(W), *douts, *grads])
-        if self.whole:
-            return grads
-        # summed over outputs where these share a parameter, and as exact as the argument
-        pairs = zip(grads, (a_inp, x, W, B, beta_use, beta_ign), strict=True)
-        return tuple([d.sum_to_size(p.shape).to(p.dtype) for d, p in pairs])
-
-
-runner = lru_cache(maxsize=1024)(Runner)
-"""The same for any number of inputs in all packed samples."""
+plan_moments = lru_cache(maxsize=1024)(MomentKernels)
+"""`MomentKernels`, cached by sizes: planning takes longer than many calls."""

@@ -1,11 +1,13 @@
-"""What both forms of the kernels are told. Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules."""
+"""Types that both kernel families share. Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules."""
 
 import math
 from typing import NamedTuple
 
+Shape = tuple[int, ...]
 
-class Plan(NamedTuple):
-    """How to iterate."""
+
+class LoopSettings(NamedTuple):
+    """Settings of the routing loop."""
 
     n_iters: int
     gaussian: bool  # k-means otherwise
@@ -13,7 +15,7 @@ class Plan(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of one routing; packed samples have up to `i` inputs, each from its offset to the next."""
+    """Sizes of one routing call; a packed sample has up to `i` inputs, from its offset to the next."""
 
     b: int
     i: int
@@ -24,18 +26,23 @@ class Sizes(NamedTuple):
     packed: bool
 
 
-class Hard(NamedTuple):
-    """Which samples the moment form routes in float64: products of halves are not exact enough for them."""
+class Float64Rule(NamedTuple):
+    """When the moment kernels route a sample in float64, because products of float16 pairs are too coarse for it."""
 
-    far: float = 256.0  # what features of an input add to a logit of the second iteration, if that is more
-    weight: float = 4.0  # of inputs for each output, if it is less
-    apart: float = 0.5  # squares of outputs' means, over twice their variance, in the mean over inputs, if that is more
-
-
-ALWAYS = Hard(weight=math.inf)
-NEVER = Hard(math.inf, 0.0, math.inf)
+    logit_range: float = 256.0  # if one input's features add more than this to a logit of the second iteration
+    min_weight: float = 4.0  # if the inputs' weight for each output is less
+    separation: float = 0.5  # if squared output means over twice their variance, averaged over inputs, exceed this
 
 
-def power(n: int) -> int:
-    """The next power of two."""
+ALWAYS = Float64Rule(min_weight=math.inf)
+NEVER = Float64Rule(math.inf, 0.0, math.inf)
+
+
+def ceil_pow2(n: int) -> int:
+    """Round up to a power of two, at least 1."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def ceil_div(n: int, size: int) -> int:
+    """Count the blocks of a size that cover n, at least one."""
+    return max(1, -(-n // size))

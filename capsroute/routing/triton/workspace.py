@@ -1,63 +1,42 @@
-"""One allocation for all that a launch needs besides its arguments.
+"""Workspaces: one allocation holds every buffer that a launch needs besides its arguments and results.
 
-A layout says once per set of sizes where everything lies; a room is memory laid out so. Kernels get its pieces, one
-argument each, as addresses where they are compiled, so that no tensor is made for a piece: making forty of them takes
-longer than many a launch.
-
-    exact = partial(Piece, torch.float64)
-    layout = Layout(exact(n.b * slots, 16), Sums(exact(slots, n.b), exact(slots, n.b, n.j)))
-    a, x, mean, sums = map(At, range(4))
-    run = Pass([None, None, layout], [Launch(kernel, ..., a, x, mean, sums, n.b, n.i)])  # once
-    run.start([a_inp, mu_inp, layout.make(mu_inp)])
-
-What a backward pass needs can be a room too.
+`Layout(Buffer(torch.float64, 16), Sums(Buffer(torch.float32, n), Buffer(torch.float32, n)))` lays out a buffer and a
+named tuple of buffers; `split` makes a tensor and a `Sums` of tensors out of a workspace of that layout.
 """
 
 import math
-from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Tensor
 
-ALIGNED = 128
-"""Bytes to a multiple of which every piece starts: a line of a GPU's cache."""
+ALIGNMENT = 128
+"""Bytes to a multiple of which every buffer starts: a cache line of a GPU."""
 
 
-class Piece:
-    """What lies in a piece of memory."""
+class Buffer:
+    """The type and size of a buffer, padded to whole cache lines."""
 
     def __init__(self, dtype: torch.dtype, *shape: int):
-        self.dtype, self.shape = dtype, shape
-        self.nbytes = math.prod(shape) * dtype.itemsize
+        self.dtype = dtype
+        self.nbytes = -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
 
 
 class Layout:
-    """Where pieces, and named tuples of pieces, lie in one allocation."""
+    """The buffers of a workspace in order, each a `Buffer` or a named tuple of them."""
 
-    def __init__(self, *whole: Any):
-        self.whole, self.nbytes = whole, 0
-        self.starts: list[Any] = [self._place(p) if isinstance(p, Piece) else [*map(self._place, p)] for p in whole]
+    def __init__(self, *fields: Any):
+        self.fields = fields
+        self.buffers: list[Buffer] = [b for f in fields for b in ([f] if isinstance(f, Buffer) else f)]
+        self.sizes = [b.nbytes for b in self.buffers]
+        self.nbytes = sum(self.sizes)
 
-    def make(self, like: Tensor) -> Tensor:
-        """A room on a tensor's device, full of anything."""
+    def allocate(self, like: Tensor) -> Tensor:
+        """Return an uninitialised workspace on a tensor's device."""
         return like.new_empty(self.nbytes, dtype=torch.uint8)
 
-    def pieces(self, room: Any) -> list[Any]:
-        """Of a room, as tensors; or where they lie, given where the room lies."""
-        if not isinstance(room, Tensor):
-            return [room + at if type(at) is int else tuple([room + one for one in at]) for at in self.starts]
-        found = []
-        for piece, at in zip(self.whole, self.starts, strict=True):
-            one = isinstance(piece, Piece)
-            found.append(_view(piece, at, room) if one else type(piece)(*map(_view, piece, at, repeat(room))))
-        return found
-
-    def _place(self, piece: Piece) -> int:
-        start = self.nbytes
-        self.nbytes = -(-(start + piece.nbytes) // ALIGNED) * ALIGNED
-        return start
-
-
-def _view(piece: Piece, at: int, room: Tensor) -> Tensor:
-    return room[at : at + piece.nbytes].view(piece.dtype).view(piece.shape)
+    def split(self, workspace: Tensor) -> list[Any]:
+        """Return the fields as flat views, padding included: kernels need no more than address and type."""
+        parts = zip(workspace.split(self.sizes), self.buffers, strict=True)
+        views = iter([part.view(b.dtype) for part, b in parts])
+        return [next(views) if isinstance(f, Buffer) else type(f)(*[next(views) for _ in f]) for f in self.fields]

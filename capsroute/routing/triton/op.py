@@ -1,0 +1,163 @@
+"""The operator `capsroute::route` and its backward operator.
+
+Arguments as in `RouteArgs` of `votes_types.py`, then settings: `n_iters`, `gaussian`, `eps`, and the fewest and the
+most inputs of a packed sample, which only the host knows.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..mapping import map_one_by_one
+from .selection import select_kernels
+from .sizes import LoopSettings, Sizes
+
+N_SETTINGS = 5
+Outs = tuple[Tensor, Tensor, Tensor, Tensor]
+Grads = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+@torch.library.custom_op("capsroute::route", mutates_args=())
+def route_op(
+    a_inp: Tensor, x: Tensor, offsets: Tensor | None, W: Tensor, B: Tensor, beta_use: Tensor, beta_ign: Tensor,
+    n_iters: int, gaussian: bool, eps: float, min_inputs: int, max_inputs: int,
+) -> Outs:  # fmt: skip
+    """Return `a`, `mu`, `sig2`, and what the backward pass needs."""
+    inputs = a_inp, x, offsets, W, B, beta_use, beta_ign
+    return run_forward(find_kernels(inputs, n_iters, gaussian, eps, min_inputs, max_inputs), inputs)
+
+
+@torch.library.custom_op("capsroute::route_backward", mutates_args=())
+def route_backward_op(
+    da: Tensor, dmu: Tensor, dsig2: Tensor, saved: Tensor,
+    a_inp: Tensor, x: Tensor, offsets: Tensor | None, W: Tensor, B: Tensor, beta_use: Tensor, beta_ign: Tensor,
+    n_iters: int, gaussian: bool, eps: float, min_inputs: int, max_inputs: int,
+) -> Grads:  # fmt: skip
+    """Return the gradients of all arguments but the offsets."""
+    inputs = a_inp, x, offsets, W, B, beta_use, beta_ign
+    kernels = find_kernels(inputs, n_iters, gaussian, eps, min_inputs, max_inputs)
+    return run_backward(kernels, (da, dmu, dsig2), saved, inputs)
+
+
+def find_kernels(inputs: Sequence[Any], n_iters: int, gaussian: bool, eps: float, min_inputs: int, max_inputs: int):
+    """Return the kernels of a call; sizes become constants, because tiles depend on them."""
+    _, x, offsets, *params = inputs
+    *batch, n_inp, c, d = map(int, x.shape)
+    shapes = tuple([tuple(map(int, p.shape)) for p in params])
+    _, j, _, h = shapes[1]
+    if offsets is None:
+        sizes, min_inputs = Sizes(math.prod(batch), n_inp, j, c, d, h, packed=False), n_inp
+    else:
+        sizes = Sizes(int(offsets.shape[0]) - 1, int(max_inputs), j, c, d, h, packed=True)
+    n = math.prod(batch) * n_inp
+    return select_kernels(LoopSettings(n_iters, gaussian, eps), sizes, n, int(min_inputs), shapes, x.device)
+
+
+def run_forward(kernels: Any, inputs: Sequence[Any]) -> Outs:
+    """Route with the given kernels."""
+    from .grid import launch_all
+
+    outs = empty_outputs(kernels, inputs)
+    if kernels.sizes.b:
+        launch_all(kernels.fwd(align_inputs(inputs), outs[3], outs[:3]), outs[0])
+    return outs
+
+
+def empty_outputs(kernels: Any, inputs: Sequence[Any]) -> Outs:
+    """Allocate what `route_op` returns."""
+    (a_inp, W), s = (inputs[0], inputs[3]), kernels.sizes
+    batch = (s.b,) if s.packed else a_inp.shape[:-1]
+    a, mu, sig2 = (W.new_empty(*batch, s.j, *axes) for axes in ((), (s.c, s.h), (s.c, s.h)))
+    return a, mu, sig2, kernels.saved.allocate(W)
+
+
+def run_backward(kernels: Any, douts: Sequence[Tensor], saved: Tensor, inputs: Sequence[Any]) -> Grads:
+    """Differentiate with the given kernels."""
+    from .grid import launch_all
+
+    inputs = align_inputs(inputs)
+    grads = kernels.empty_grads(inputs)
+    if kernels.sizes.b:
+        launch_all(kernels.bwd(inputs, saved, align(douts), grads), saved)
+    else:
+        grads = [d.zero_() for d in grads]
+    a_inp, x, _, *params = inputs
+    # kernels leave sums over outputs that share a parameter, and the cast to the argument's type, to torch
+    return tuple([d.sum_to_size(p.shape).to(p.dtype) for d, p in zip(grads, (a_inp, x, *params), strict=True)])
+
+
+def align_inputs(inputs: Sequence[Any]) -> list[Tensor]:
+    """Align arguments; kernels for samples of one size ignore the offsets and get `x` instead."""
+    a_inp, x, offsets, *params = inputs
+    return align([a_inp, x, x if offsets is None else offsets, *params])
+
+
+def align(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copy tensors that are not contiguous, or not aligned to 16 bytes, for which Triton would compile anew."""
+    return [
+        t if t.is_contiguous() and not t.data_ptr() % 16 else t.clone(memory_format=torch.contiguous_format)
+        for t in tensors
+    ]
+
+
+@route_op.register_fake
+def _(*args: Any) -> Outs:
+    inputs, settings = args[:-N_SETTINGS], args[-N_SETTINGS:]
+    return empty_outputs(find_kernels(inputs, *settings), inputs)
+
+
+@route_backward_op.register_fake
+def _(da: Tensor, dmu: Tensor, dsig2: Tensor, saved: Tensor, a_inp: Tensor, x: Tensor, offsets: Any, *rest: Any):
+    return tuple([t.new_empty(t.shape) for t in (a_inp, x, *rest[:-N_SETTINGS])])
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outs) -> None:
+    """Save what `backward` needs."""
+    *outs, saved = output
+    ctx.save_for_backward(saved, *inputs[:-N_SETTINGS])
+    ctx.mark_non_differentiable(saved)
+    ctx.set_materialize_grads(False)  # or `saved` would get one
+    ctx.settings, ctx.shapes = inputs[-N_SETTINGS:], [out.shape for out in outs]
+
+
+def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return gradients in the order of `route_op`'s arguments."""
+    saved, *inputs = ctx.saved_tensors
+    W = inputs[3]
+    douts = [W.new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True)]
+    da_inp, dx, *dparams = RouteBackward.apply(*douts, saved, *inputs, *ctx.settings)  # pyright: ignore
+    return da_inp, dx, None, *dparams, *[None] * N_SETTINGS
+
+
+route_op.register_autograd(backward, setup_context=setup_context)
+route_op.register_vmap(partial(map_one_by_one, route_op))
+route_backward_op.register_vmap(partial(map_one_by_one, route_backward_op))
+
+
+class Route(Function):
+    """`route_op` for eager calls: unlike operators, a Function can be differentiated under `torch.func`."""
+
+    generate_vmap_rule = True
+    forward = staticmethod(route_op)  # pyright: ignore
+    setup_context = staticmethod(setup_context)  # pyright: ignore
+    backward = staticmethod(backward)  # pyright: ignore
+
+
+class RouteBackward(Function):
+    """`route_backward_op`, which refuses to be differentiated."""
+
+    generate_vmap_rule = True
+    forward = staticmethod(route_backward_op)  # pyright: ignore
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Grads) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("impl='triton' has no second derivatives; route with impl='moments' or 'reference'")

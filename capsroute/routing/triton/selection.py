@@ -1,0 +1,74 @@
+"""Chooses between the two kernel families: moments for many small capsules with shared parameters, votes otherwise."""
+
+from typing import NamedTuple
+
+import torch
+
+from .sizes import ALWAYS, Float64Rule, LoopSettings, Shape, Sizes, ceil_pow2
+
+MAX_D = 5
+"""Size of axis `d` up to which every product of two of its entries pairs neighbours at most two apart."""
+MAX_COMPONENTS = 16
+"""Components of an input capsule, its axes rounded up to powers of two, up to which moment tiles fit registers."""
+MAX_OUTPUTS = 64
+"""Outputs up to which they do."""
+FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
+"""Compute capabilities of GPUs that multiply in float64 about as fast as others in float32."""
+
+
+class MomentLimits(NamedTuple):
+    """Sizes for which the moment kernels meet the error budget with products of float16 pairs.
+
+    These have two bits less than float32, which only long sums average out. Outputs with few components or few inputs
+    come to lie close together, where differences of squares cancel; so do k-means logits, which no variance divides.
+    """
+
+    min_inputs: int = 64  # for each output
+    min_outputs: int = 16
+    min_components: int = 12  # of a vote, those that follow from others not counted
+    gaussian_only: bool = True
+    max_iters: int = 3  # outputs shrink with every iteration
+    rule: Float64Rule = Float64Rule()
+    min_float64_pairs: int = 2**16  # inputs times outputs from which float64 moments beat votes beyond these limits
+
+
+LIMITS = MomentLimits()
+
+
+def choose_moments(
+    loop: LoopSettings, s: Sizes, n: int, min_inputs: int, shapes: tuple[Shape, ...], limits: MomentLimits, fast: bool
+) -> Float64Rule | None:
+    """Return the float64 rule of the moment kernels, or None where votes serve better.
+
+    There are `n` inputs in all samples and at least `min_inputs` in each; `fast` says whether float64 is fast.
+    """
+    small = s.d <= MAX_D and ceil_pow2(s.c) * ceil_pow2(s.d) <= MAX_COMPONENTS and s.j <= MAX_OUTPUTS
+    large = n > 0 and s.j >= limits.min_outputs and s.c * min(s.d, s.h) >= limits.min_components
+    if not (small and large and all(shape[0] == 1 for shape in shapes)):
+        return None
+    long_sums = min_inputs >= limits.min_inputs * s.j and loop.n_iters <= limits.max_iters
+    if long_sums and (loop.gaussian or not limits.gaussian_only):
+        return limits.rule
+    return ALWAYS if fast and n * s.j >= limits.min_float64_pairs else None
+
+
+def has_fast_float64(device: torch.device) -> bool:
+    """Tell whether a device multiplies fast in float64, and Triton can make it do so."""
+    from .moments_float64 import HAS_FLOAT64_DOT
+
+    return HAS_FLOAT64_DOT and device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_FLOAT64
+
+
+def select_kernels(
+    loop: LoopSettings, sizes: Sizes, n: int, min_inputs: int, shapes: tuple[Shape, ...], device: torch.device
+):
+    """Return the `MomentKernels` or `VoteKernels` of a call; these import Triton, which may be missing."""
+    from .grid import count_cores
+    from .moments_host import plan_moments
+    from .votes_host import plan_votes
+
+    rule = choose_moments(loop, sizes, n, min_inputs, shapes, LIMITS, has_fast_float64(device))
+    cores = count_cores(device)
+    if rule is None:
+        return plan_votes(loop, sizes, n, shapes, cores)
+    return plan_moments(loop, sizes, shapes, cores, rule)
