@@ -9,7 +9,6 @@ from .routing import IMPLS, Agreement, Capsules, Step
 from .routing import route as route_capsules
 from .routing import trace as trace_capsules
 from .routing.api import check_loop, route_packed
-from .routing.triton import look
 
 
 class Routing(nn.Module):
@@ -60,7 +59,6 @@ class Routing(nn.Module):
         self.d_cov, self.d_inp, self.d_out, self.n_inp, self.n_out = d_cov, d_inp, d_out, n_inp, n_out
         self.n_iters, self.tie_betas, self.agreement, self.eps, self.impl = n_iters, tie_betas, agreement, eps, impl
 
-        look("cuda")  # while nothing is being captured
         i, j = n_inp or 1, n_out or 1
         self.W = nn.Parameter(torch.empty(i, j, d_inp, d_out))
         self.B = nn.Parameter(torch.empty(i, j, d_cov, d_out))

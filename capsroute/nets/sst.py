@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..layers import Routing
 from ..routing import Capsules
-from ..routing.triton import mapped
+from ..routing.mapping import is_transforming
 from .hub import Hub, fill, read_weights
 
 D_PART = 64
@@ -113,7 +113,7 @@ def worth_packing(mask: Tensor, embs: Tensor) -> Tensor | None:
     Not in a graph, which serves any mask, nor where `torch.func` hides what the mask holds.
     """
     least = WORTH_PACKING.get(mask.device.type)
-    if least is None or torch.compiler.is_compiling() or mapped() or embs.numel() < least.numbers:
+    if least is None or torch.compiler.is_compiling() or is_transforming() or embs.numel() < least.numbers:
         return None
     if mask.is_cuda and torch.cuda.is_current_stream_capturing():
         return None

@@ -175,12 +175,10 @@ def trace(
 
 def _settle(tensors: Arguments, n_iters: int, agreement: str | Agreement, eps: float, impl: str) -> tuple[Case, Impl]:
     """What is asked for and who does it, looked up where the same was settled before."""
-    kinds, mu_inp = _kinds(tensors), tensors[1]
+    kinds = _kinds(tensors)
     if not torch.compiler.is_compiling():
-        device = mu_inp.device.type
-        triton.look(device)
         try:
-            case, name = _settled(kinds, n_iters, agreement, eps, impl, triton.FOUND[device])
+            case, name = _settled(kinds, n_iters, agreement, eps, impl)
             return case, IMPLS[name]
         except TypeError:  # sizes that are symbols have no hash; what is wrong with arguments is said again below
             pass
@@ -189,10 +187,8 @@ def _settle(tensors: Arguments, n_iters: int, agreement: str | Agreement, eps: f
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _settled(
-    kinds: Kinds, n_iters: int, agreement: str | Agreement, eps: float, impl: str, lacking: str
-) -> tuple[Case, str]:
-    """Likewise, for the machine as it was found: checks take longer than many a routing."""
+def _settled(kinds: Kinds, n_iters: int, agreement: str | Agreement, eps: float, impl: str) -> tuple[Case, str]:
+    """Likewise: checks take longer than many a routing."""
     case = _case(kinds, n_iters, agreement, eps)
     return case, _chosen(impl, case)
 
