@@ -48,7 +48,7 @@ def test_own_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 def test_the_pages_lines_for_texts(capsys: pytest.CaptureFixture[str]) -> None:
     """With the encoder that is at hand, in place of one from the hub."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/own_data.md").read_text(), flags=re.DOTALL)
     (texts,) = (block for block in blocks if "Encoder(" in block)
     shown = '"sentence-transformers/all-MiniLM-L6-v2"'
     assert shown in texts
@@ -59,5 +59,5 @@ def test_the_pages_lines_for_texts(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["own_model.py", "own_data.py"])
 def test_the_page_shows_the_whole_example_which_is_short(name: str) -> None:
-    assert f'--8<-- "examples/{name}"' in (ROOT / "docs/howto.md").read_text()
+    assert f'--8<-- "examples/{name}"' in (ROOT / "docs" / name).with_suffix(".md").read_text()
     assert len((EXAMPLES / name).read_text().splitlines()) < 80
