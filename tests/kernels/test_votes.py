@@ -283,7 +283,7 @@ def test_votes_that_fit_a_tile_are_in_one(shape: Shape, chunks: int, wide: bool)
     """Several chunks take several times as long; but of few inputs they are more exact."""
     b, i, j, c, d, h = shape.batch, shape.n_inp, shape.n_out, shape.d_cov, shape.d_inp, shape.d_out
     tile = job(PLAN, Sizes(b, i, j, c, d, h, False), b * i, ((1, j, d, h), (1, j, c, h), (1, j), (1, j)), WHOLE, 132)[0]
-    assert (tile._asdict() | {"CHUNKS": chunks, "WIDE": wide, "FEW": i == 4}) == tile._asdict()
+    assert (tile._asdict() | {"CHUNKS": chunks, "SPLIT_J": wide, "FLOAT64_GRADS": i == 4}) == tile._asdict()
 
 
 def test_tiles_know_no_numbers_of_samples_inputs_or_outputs() -> None:
