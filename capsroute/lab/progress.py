@@ -1,5 +1,6 @@
-"""The one progress bar of the lab."""
+"""The progress bar of the lab, and messages, from the first of several processes."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -39,14 +40,23 @@ def progress_bar(
         in_bytes: Count in bytes and show the transfer speed.
         console: Where lines are printed while the bar is drawn; standard error by default.
     """
-    rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-    bar = _make_bar(in_bytes, console) if show and rank == 0 else None
+    bar = _make_bar(in_bytes, console) if show and _is_rank_0() else None
     if bar is None:
         yield lambda n=1, label=None: None
         return
     with bar:
         task = bar.add_task(label, total=total, completed=completed)
         yield lambda n=1, label=None: bar.update(task, advance=n, description=label)
+
+
+def print_once(line: str) -> None:
+    """Print a line on standard error, in rank 0 alone."""
+    if _is_rank_0():
+        print(line, file=sys.stderr)
+
+
+def _is_rank_0() -> bool:
+    return not (dist.is_available() and dist.is_initialized() and dist.get_rank())
 
 
 def _make_bar(in_bytes: bool, console: "Console | None") -> "Progress | None":

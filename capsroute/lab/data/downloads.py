@@ -1,6 +1,7 @@
 """Verified downloads through pooch."""
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,6 @@ def download(
     except ImportError as error:
         raise needs_extra("pooch", "train") from error
 
-    def stream(url: str, output_file: str, _: Any) -> None:
-        _stream(url, output_file, label or path.name, progress, timeout)
-
     log = pooch.get_logger()
     level = log.level
     log.setLevel("ERROR")  # the progress bar says it all
@@ -59,7 +57,8 @@ def download(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         registry, urls = {path.name: known_hash}, {path.name: url}
-        files = pooch.create(path.parent, "", registry=registry, urls=urls, retry_if_failed=retries)
+        files: Any = pooch.create(path.parent, "", registry=registry, urls=urls, retry_if_failed=retries)
+        stream = partial(_stream, label=label or path.name, progress=progress, timeout=timeout)
         return Path(files.fetch(path.name, downloader=stream))
     except RequestException as error:
         raise DataError(f"{url} cannot be downloaded: {_root_cause(error)}. Run again later, or {by_hand}.") from error
@@ -74,7 +73,7 @@ def download(
         log.setLevel(level)
 
 
-def _stream(url: str, output_file: str, label: str, progress: bool, timeout: tuple[float, float]) -> None:
+def _stream(url: str, output_file: str, _: Any, *, label: str, progress: bool, timeout: tuple[float, float]) -> None:
     """Write the response to a file as sent: pooch's own downloader unpacks a .gz that is labelled as an encoding."""
     import requests
     from urllib3.exceptions import HTTPError

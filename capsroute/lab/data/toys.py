@@ -152,7 +152,7 @@ def _render_split(split: str, size: int, seed: int, device: torch.device, progre
     pool = ThreadPoolExecutor(n_workers, initializer=torch.set_num_threads, initargs=(1,))
     try:
         with progress_bar(f"Rendering toys, {split}", len(toys), show=progress) as advance:
-            for images in pool.map(lambda toy: _render_toy(*toy, size, seed, device), toys):
+            for images in pool.map(lambda toy: _render_toy(toy[0], toy[1], size, seed, device), toys):
                 yield images
                 advance()
     finally:

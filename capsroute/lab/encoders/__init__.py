@@ -1,6 +1,6 @@
-"""Frozen language models: texts in, all of their hidden states out, encoded once and read many times."""
+"""Frozen language models that turn texts into all of their hidden states, encoded once and read many times."""
 
 from .embeddings import Embeddings, embed
-from .transformer import Encoder
+from .encoder import Encoder, Tokens
 
-__all__ = ["Embeddings", "Encoder", "embed"]
+__all__ = ["Embeddings", "Encoder", "Tokens", "embed"]
