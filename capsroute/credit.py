@@ -1,7 +1,7 @@
-"""Credit: what each class used of each input capsule, through all routing layers, and what that brought it.
+"""Credit: how much each class used of each input capsule, through all routing layers, and what that did to its score.
 
 Axes: `i` input capsules, `j` capsules in between, `k` classes, the outputs of the last layer; `c`, `d`, `h` as in
-routing; `...` batch. `docs/credit.md` derives these numbers and says what they sum to.
+routing; `...` batch. `docs/credit.md` derives these numbers and their sums.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,46 +11,42 @@ import torch
 from torch import Tensor
 
 from .layers import Routing
-from .routing import Step
-from .routing.agreement import AGREEMENTS, Agreement
+from .routing import Agreement, Step, resolve_agreement
 from .routing.reference import e_step, votes
 
 if TYPE_CHECKING:
     from .nets import SST, SmallNORB
 
-FIRST, APART = 14, 8  # pixels: the middle of what SmallNORB's first location sees, and from one location to the next
-AT_ONCE = 1 << 20  # numbers in the votes of a slice of inputs
+FIRST_CENTRE, STRIDE = 14, 8  # pixels: centre of the first location's receptive field, and distance between locations
+SLICE_VOTES = 1 << 20  # numbers in the votes of a slice of inputs
 
 
 class Credit(NamedTuple):
-    """Of every input capsule, for every class. `use + ign` is the input's data; `net` sums to the class's score."""
+    """Credit of every input capsule, for every class: `use + ign` is the input's data, `net` sums to the score."""
 
     use: Tensor
     """Share of the input's data that the class used, `[..., i, k]`."""
     ign: Tensor
     """Share that it did not use, `[..., i, k]`."""
     benefit: Tensor
-    """What using data (`beta_use`) brought to the class's score, `[..., i, k]`."""
+    """Benefit of the data used (`beta_use`) for the class's score, `[..., i, k]`."""
     cost: Tensor
-    """What ignoring data (`beta_ign`) took from it, `[..., i, k]`."""
+    """Cost of the data ignored (`beta_ign`), `[..., i, k]`."""
 
     @property
     def net(self) -> Tensor:
-        """What the class's score owes to the input, `[..., i, k]`."""
+        """Contribution of the input to the class's score, `[..., i, k]`."""
         return self.benefit - self.cost
 
 
 class ImageCredit(NamedTuple):
-    """Credit of the parts that SmallNORB detects at each location of its grid."""
+    """Credit of the parts that SmallNORB detects at each location, `[b, parts, rows, columns, k]` each."""
 
     maps: Tensor
-    """Shares used, `[b, parts, rows, columns, k]`."""
+    """Shares used."""
     ign: Tensor
-    """Shares not used, as `maps`."""
     benefit: Tensor
-    """As `maps`."""
     cost: Tensor
-    """As `maps`."""
     scores: Tensor
     """Class scores before the softmax, `[b, k]`."""
 
@@ -60,16 +56,12 @@ class ImageCredit(NamedTuple):
 
 
 class TextCredit(NamedTuple):
-    """Credit of every token's hidden states; all zero for padding."""
+    """Credit of every token's hidden states, `[b, n, depth, k]` each; all zero for padding."""
 
     use: Tensor
-    """Shares used, `[b, n, depth, k]`."""
     ign: Tensor
-    """Shares not used, as `use`."""
     benefit: Tensor
-    """As `use`."""
     cost: Tensor
-    """As `use`."""
     scores: Tensor
     """Class scores before the softmax, `[b, k]`."""
 
@@ -78,46 +70,51 @@ class TextCredit(NamedTuple):
         return self.benefit - self.cost
 
 
-def credit(layers: Sequence[Routing], inputs: tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]) -> Credit:
-    """Credit of the inputs of stacked routing layers, for the outputs of the last one.
+def credit(
+    layers: Sequence[Routing],
+    inputs: tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor],
+    *,
+    slice_votes: int = SLICE_VOTES,
+) -> Credit:
+    """Return the credit of the inputs of stacked routing layers, for the outputs of the last one.
 
     Args:
         layers: Routing layers, each of which gets the scores and the capsules of the one before.
-        inputs: What the first one gets: `a_inp [..., i]`, `mu_inp [..., i, c, d]`, and a mask `[..., i]` if there is
-            one, true for the inputs that count.
+        inputs: Inputs of the first: `a_inp [..., i]`, `mu_inp [..., i, c, d]`, and optionally a mask `[..., i]`.
+        slice_votes: Numbers in the votes formed at once, which bounds memory.
     """
-    return _credit(_passes(layers, inputs))
+    return _credit(_run_layers(layers, inputs), slice_votes)
 
 
 @torch.no_grad()
 def image_credit(net: "SmallNORB", images: Tensor) -> ImageCredit:
-    """Credit of the parts of stereo pairs `[b, 2, m, n]` in 0..1."""
+    """Return the credit of the parts of stereo pairs `[b, 2, m, n]` in 0..1."""
     a, mu = net.parts(images)
-    grid = [(size - 2 * FIRST - 1) // APART + 1 for size in images.shape[2:]]
+    grid = [(size - 2 * FIRST_CENTRE - 1) // STRIDE + 1 for size in images.shape[2:]]
     found = []
-    for one in zip(a, mu, strict=True):  # the votes of a batch would take much memory
-        passes = _passes(_routings(net), one)
+    for sample in zip(a, mu, strict=True):  # the votes of a batch would take much memory
+        passes = _run_layers(_routing_layers(net), sample)
         found.append((*_credit(passes), passes[-1].last.a))
     *shares, scores = map(torch.stack, zip(*found, strict=True))
-    return ImageCredit._make([*(t.unflatten(1, (-1, *grid)) for t in shares), scores])
+    return ImageCredit(*(t.unflatten(1, (-1, *grid)) for t in shares), scores=scores)
 
 
 @torch.no_grad()
 def text_credit(net: "SST", mask: Tensor, embs: Tensor) -> TextCredit:
-    """Credit of hidden states, with mask `[b, n]` and embs `[b, n, depth, d_emb]` as the network takes them."""
-    passes = _passes(_routings(net), net.parts(mask, embs))
+    """Return the credit of hidden states, with mask `[b, n]` and embs `[b, n, depth, d_emb]`."""
+    passes = _run_layers(_routing_layers(net), net.parts(mask, embs))
     shares = (t.unflatten(1, embs.shape[1:3]) for t in _credit(passes))
-    return TextCredit._make([*shares, passes[-1].last.a])
+    return TextCredit(*shares, scores=passes[-1].last.a)
 
 
 def for_class(net: Tensor, scores: Tensor, which: Tensor | None = None) -> Tensor:
-    """What each input did for one class against the others: its part in the logarithm of that class's odds.
+    """Return the contribution of each input to the log-odds of one class, to first order.
 
-    The odds of a class are its probability, by the softmax, against that of all others together. To first order their
-    logarithm follows the class's score less the mean of the other scores, each weighted by its chance among them.
+    The odds of a class are its softmax probability against that of all others together. To first order their logarithm
+    is the class's score less the mean of the other scores, each weighted by its probability among them.
 
     Args:
-        net: What scores owe to inputs, `[..., i, k]`.
+        net: Contributions of inputs to scores, `[..., i, k]`.
         scores: Class scores, `[..., k]`.
         which: The classes `[...]`, by default those with the highest scores.
 
@@ -126,12 +123,12 @@ def for_class(net: Tensor, scores: Tensor, which: Tensor | None = None) -> Tenso
     """
     which = scores.argmax(-1) if which is None else which
     this = torch.zeros_like(scores).scatter(-1, which[..., None], 1.0)
-    others = scores.masked_fill(this > 0, -torch.inf).softmax(-1).nan_to_num()  # where there is one class alone
+    others = scores.masked_fill(this > 0, -torch.inf).softmax(-1).nan_to_num()  # a single class has no others
     return torch.einsum("...ik,...k->...i", net, this - others)
 
 
 def heat_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Credit of all parts together over the pixels of an image, linear between the middles of what locations see.
+    """Return the credit of all parts together over the pixels of an image, interpolated between locations.
 
     Args:
         maps: Any credit of parts and locations, `[b, parts, rows, columns, k]`.
@@ -140,12 +137,12 @@ def heat_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
     Returns:
         `[b, k, m, n]`.
     """
-    rows, columns = (_between(n, grid).to(maps) for n, grid in zip(size, maps.shape[2:4], strict=True))
+    rows, columns = (_interpolation(n, grid).to(maps) for n, grid in zip(size, maps.shape[2:4], strict=True))
     return torch.einsum("bprsk,mr,ns->bkmn", maps, rows, columns)
 
 
 class _Pass(NamedTuple):
-    """One layer's part: its parameters, what it got, and every iteration."""
+    """Arguments and iterations of one layer."""
 
     mu_inp: Tensor
     W: Tensor
@@ -160,7 +157,7 @@ class _Pass(NamedTuple):
         return self.steps[-1]
 
 
-def _passes(layers: Sequence[Routing], inputs: Sequence[Tensor]) -> list[_Pass]:
+def _run_layers(layers: Sequence[Routing], inputs: Sequence[Tensor]) -> list[_Pass]:
     if not len(layers):
         raise ValueError("layers: expected at least one, got none")
     if len(inputs) not in (2, 3):
@@ -168,85 +165,86 @@ def _passes(layers: Sequence[Routing], inputs: Sequence[Tensor]) -> list[_Pass]:
     a, mu, mask = inputs if len(inputs) == 3 else (*inputs, None)
     passes = []
     for layer in layers:
-        agreement = AGREEMENTS[layer.agreement] if isinstance(layer.agreement, str) else layer.agreement
-        _, masked, W, B, beta_use, beta_ign = layer._arguments(a, mu, mask, None)
-        passes.append(_Pass(masked, W, B, beta_use, beta_ign, agreement, layer.trace(a, mu, mask=mask)))
-        a, mu, mask = passes[-1].last.a, passes[-1].last.mu, None
+        arguments = layer.route_arguments(a, mu, mask=mask)
+        del arguments["a_inp"]
+        steps = layer.trace(a, mu, mask=mask)
+        passes.append(_Pass(**arguments, agreement=resolve_agreement(layer.agreement), steps=steps))
+        a, mu, mask = steps[-1].a, steps[-1].mu, None
     return passes
 
 
-def _credit(passes: Sequence[_Pass]) -> Credit:
-    """Data is handed on, from the inputs to the classes; the score is handed back, from the classes to the inputs."""
+def _credit(passes: Sequence[_Pass], slice_votes: int = SLICE_VOTES) -> Credit:
+    """Pass data on from the inputs to the classes, and scores back from the classes to the inputs."""
     *before, top = passes
     use = passes[0].last.D_use  # [..., i, j]
     data = use.sum(-1, keepdim=True)  # [..., i, 1], f(a_inp)
-    for one in passes[1:]:
-        use = use @ one.last.D_use
+    for layer in passes[1:]:
+        use = use @ layer.last.D_use
     if before:
-        benefit, cost = _handed_back(before[-1], top)
+        benefit, cost = _pass_back(before[-1], top, slice_votes)
     else:
         benefit, cost = top.beta_use * top.last.D_use, top.beta_ign * top.last.D_ign
-    for one in reversed(before[:-1]):
-        shares = _shares(one.last.D_use)
+    for layer in reversed(before[:-1]):
+        shares = _input_shares(layer.last.D_use)
         benefit, cost = shares @ benefit, shares @ cost
     return Credit(use, data - use, benefit, cost)
 
 
-def _handed_back(lower: _Pass, upper: _Pass) -> tuple[Tensor, Tensor]:
-    """What the outputs of `upper` owe to the inputs of `lower`: benefit and cost, `[..., i, k]` each.
+def _pass_back(lower: _Pass, upper: _Pass, slice_votes: int) -> tuple[Tensor, Tensor]:
+    """Return the benefit and the cost that the inputs of `lower` had for the outputs of `upper`, `[..., i, k]` each.
 
-    Each input gets its share of what the capsule j brought, and more or less of it as its own vote, sent on by way of
-    j, fits the class better or worse than those of the others in j.
+    Each input gets its share of the contribution of capsule j, and more or less of it as its own vote, sent on through
+    j, fits the class better or worse than those of the other inputs of j.
     """
     R, data = upper.last.R, upper.last.D_use.sum(-1, keepdim=True)  # [..., j, k], [..., j, 1]
-    gain, loss = data * upper.beta_use, data * upper.beta_ign  # [..., j, k], of using or ignoring all of j
-    shares = _shares(lower.last.D_use)  # [..., i, j]
-    mean = torch.zeros_like(R)  # of the inputs of j
+    all_used, all_ignored = data * upper.beta_use, data * upper.beta_ign  # [..., j, k]
+    shares = _input_shares(lower.last.D_use)  # [..., i, j]
+    mean = torch.zeros_like(R)  # over the inputs of j
     used, ignored = [], []
-    for place, own in _own(lower, upper):
-        some = shares[..., place, :]
-        mean = mean + torch.einsum("...ij,...ijk->...jk", some, own)
-        used.append(torch.einsum("...ij,...jk,...ijk->...ik", some, gain, own))
-        ignored.append(torch.einsum("...ij,...jk,...ijk->...ik", some, loss, 1 - own))
+    for part, own in _route_own_votes(lower, upper, slice_votes):
+        share = shares[..., part, :]
+        mean = mean + torch.einsum("...ij,...ijk->...jk", share, own)
+        used.append(torch.einsum("...ij,...jk,...ijk->...ik", share, all_used, own))
+        ignored.append(torch.einsum("...ij,...jk,...ijk->...ik", share, all_ignored, 1 - own))
     rest = R - mean  # j was routed by the mean of the votes, not to the mean of their classes
-    return torch.cat(used, -2) + shares @ (gain * rest), torch.cat(ignored, -2) - shares @ (loss * rest)
+    return torch.cat(used, -2) + shares @ (all_used * rest), torch.cat(ignored, -2) - shares @ (all_ignored * rest)
 
 
-def _own(lower: _Pass, upper: _Pass) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of the inputs, and for each the E-step of `upper` for their own votes by way of each j, `[..., i, j, k]`.
+def _route_own_votes(lower: _Pass, upper: _Pass, slice_votes: int) -> Iterator[tuple[slice, Tensor]]:
+    """Yield slices of the inputs, with the E-step of `upper` for their own votes through each j, `[..., i, j, k]`.
 
-    The vote of capsule j is linear in its pose, the mean of its inputs' votes: so it is the mean of these.
+    The vote of capsule j is linear in its pose, which is the mean of its inputs' votes; so it is the mean of these.
     """
     n, R = lower.mu_inp.shape[-3], upper.last.R
-    each = R.numel() * upper.W.shape[-1] * lower.mu_inp.shape[-2]  # numbers in the votes of one input
-    step = max(1, AT_ONCE // each)
-    for place in (slice(k, k + step) for k in range(0, n, step)):
+    votes_per_input = R.numel() * upper.W.shape[-1] * lower.mu_inp.shape[-2]
+    step = max(1, slice_votes // votes_per_input)
+    for part in (slice(k, k + step) for k in range(0, n, step)):
         if len(upper.steps) == 1:  # there was no E-step
-            yield place, R.unsqueeze(-3).expand(*R.shape[:-2], len(range(n)[place]), *R.shape[-2:])
+            yield part, R.unsqueeze(-3).expand(*R.shape[:-2], len(range(n)[part]), *R.shape[-2:])
             continue
-        W, B = (t[place] if len(t) > 1 else t for t in (lower.W, lower.B))
-        V = votes(votes(lower.mu_inp[..., place, :, :], W, B), upper.W, upper.B)  # [..., i, j, k, c, h]
+        W, B = (t[part] if len(t) > 1 else t for t in (lower.W, lower.B))
+        V = votes(votes(lower.mu_inp[..., part, :, :], W, B), upper.W, upper.B)  # [..., i, j, k, c, h]
         a, mu, sig2 = upper.steps[-2][3:]
-        yield place, e_step(V, a.unsqueeze(-2), mu.unsqueeze(-4), sig2.unsqueeze(-4), upper.agreement)
+        yield part, e_step(V, a.unsqueeze(-2), mu.unsqueeze(-4), sig2.unsqueeze(-4), upper.agreement)
 
 
-def _shares(D_use: Tensor) -> Tensor:
-    """Of what each output used, the share of each input; they sum to 1 over inputs, even where nothing was used."""
+def _input_shares(D_use: Tensor) -> Tensor:
+    """Return each input's share of the data that an output used; sums to 1 over inputs, even where none was used."""
     data = D_use.sum(-1, keepdim=True)  # [..., i, 1]
-    anyone = torch.ones_like(data) / data.shape[-2]
-    return _parts(D_use, _parts(data, anyone))
+    uniform = torch.ones_like(data) / data.shape[-2]
+    return _normalise(D_use, _normalise(data, uniform))
 
 
-def _parts(t: Tensor, otherwise: Tensor) -> Tensor:
+def _normalise(t: Tensor, default: Tensor) -> Tensor:
     total = t.sum(-2, keepdim=True)
-    return torch.where(total > 0, t / total.where(total > 0, 1), otherwise)
+    return torch.where(total > 0, t / total.where(total > 0, 1), default)
 
 
-def _between(n_pixels: int, n_locations: int) -> Tensor:
-    """The weight of each location in each pixel, `[pixels, locations]`; beyond the outermost middles, theirs alone."""
-    place = ((torch.arange(n_pixels) - FIRST) / APART).clamp(0, n_locations - 1)  # [pixels]
-    return (1 - (place[:, None] - torch.arange(n_locations)).abs()).clamp(min=0)
+def _interpolation(n_pixels: int, n_locations: int) -> Tensor:
+    """Return the weight of each location in each pixel, `[pixels, locations]`; constant beyond the outermost."""
+    position = ((torch.arange(n_pixels) - FIRST_CENTRE) / STRIDE).clamp(0, n_locations - 1)  # [pixels]
+    return (1 - (position[:, None] - torch.arange(n_locations)).abs()).clamp(min=0)
 
 
-def _routings(net: "SmallNORB | SST") -> list[Routing]:
+def _routing_layers(net: "SmallNORB | SST") -> list[Routing]:
     return [layer for layer in net.routings if isinstance(layer, Routing)]

@@ -5,10 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .routing import IMPLS, Agreement, Capsules, Step
+from .routing import Agreement, Capsules, Step
 from .routing import route as route_capsules
+from .routing import route_packed as route_packed_capsules
 from .routing import trace as trace_capsules
-from .routing.api import check_loop, route_packed
+from .routing.api import check_settings
+from .routing.mapping import is_transforming
 
 
 class Routing(nn.Module):
@@ -24,7 +26,7 @@ class Routing(nn.Module):
         n_inp: Number of input capsules, if fixed.
         n_out: Number of output capsules, if fixed.
         n_iters: Iterations of the loop.
-        tie_betas: Let the net cost to ignore an input be the net benefit to use it: one parameter.
+        tie_betas: Use one parameter as both the net cost to ignore an input and the net benefit to use it.
         agreement: `"gaussian"`, `"kmeans"` or an `Agreement` of your own.
         eps: Added to the data each output uses and to its variances.
         impl: Implementation, see [`route`][capsroute.route].
@@ -53,9 +55,7 @@ class Routing(nn.Module):
                 raise TypeError(f"{name}: expected an integer, got {type(size).__name__}")
             if size < 1:
                 raise ValueError(f"{name}: expected at least 1, got {size}")
-        check_loop(n_iters, agreement, eps)
-        if impl != "auto" and impl not in IMPLS:
-            raise ValueError(f"impl: expected one of {['auto', *IMPLS]}, got {impl!r}")
+        check_settings(n_iters, agreement, eps, impl)
         self.d_cov, self.d_inp, self.d_out, self.n_inp, self.n_out = d_cov, d_inp, d_out, n_inp, n_out
         self.n_iters, self.tie_betas, self.agreement, self.eps, self.impl = n_iters, tie_betas, agreement, eps, impl
 
@@ -69,7 +69,7 @@ class Routing(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As in the paper: weights normal, scaled by 1 / d_inp; everything else zero."""
+        """Initialise as in the paper: weights normal, scaled by 1 / d_inp; everything else zero."""
         for p in self.parameters():
             nn.init.zeros_(p)
         nn.init.normal_(self.W, std=1 / self.d_inp)
@@ -82,10 +82,13 @@ class Routing(nn.Module):
         Args:
             a_inp: Input scores before the logistic function, `[..., n_inp]`.
             mu_inp: Input capsules, `[..., n_inp, d_cov, d_inp]`.
-            mask: True for the inputs that count, `[..., n_inp]`; what the others hold does not matter.
+            mask: 1 or true for the inputs that count and 0 or false for the others, `[..., n_inp]`, of any dtype. The
+                values of the others do not matter. On a GPU and in graphs, where it would take a synchronisation to
+                see them, values of the mask are not checked, and all but 0 count as 1.
             n_out: Number of outputs, only where the layer leaves it open; by default that of the inputs.
         """
-        return route_capsules(*self._arguments(a_inp, mu_inp, mask, n_out), **self._loop(), impl=self.impl)
+        arguments = self.route_arguments(a_inp, mu_inp, mask=mask, n_out=n_out)
+        return route_capsules(**arguments, **self.settings, impl=self.impl)
 
     def forward_packed(self, a_inp: Tensor, mu_inp: Tensor, offsets: Tensor, *, n_out: int | None = None) -> Capsules:
         """Route samples of different sizes, each by itself, without padding them to the largest.
@@ -93,8 +96,8 @@ class Routing(nn.Module):
         Args:
             a_inp: Scores of all samples' inputs, one sample after the other, `[total]`.
             mu_inp: Their capsules, `[total, d_cov, d_inp]`.
-            offsets: Where each sample begins, and where the last one ends, `[samples + 1]`; an empty sample is one too.
-                They are read on the host: if they lie on a GPU, it is waited for.
+            offsets: Start of each sample, and the end of the last one, `[samples + 1]`; samples may be empty. They are
+                read on the host: offsets on a GPU take a synchronisation.
             n_out: Number of outputs of every sample, needed where the layer leaves it open.
         """
         if self.n_inp is not None:
@@ -104,16 +107,16 @@ class Routing(nn.Module):
         for name, t, rank in (("mu_inp", mu_inp, 3), ("a_inp", a_inp, 1)):
             if not isinstance(t, Tensor) or t.ndim != rank or len(t) != len(mu_inp):
                 axes = "[total]" if rank == 1 else "[total, d_cov, d_inp]"
-                came = f"shape {list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
-                raise ValueError(f"{name}: expected {axes}, got {came}")
-        a_inp, mu_inp, *params = self._arguments(a_inp, mu_inp, None, n_out)
-        return route_packed(a_inp, mu_inp, offsets, *params, **self._loop(), impl=self.impl)
+                got = f"shape {list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
+                raise ValueError(f"{name}: expected {axes}, got {got}")
+        arguments = self.route_arguments(a_inp, mu_inp, n_out=n_out)
+        return route_packed_capsules(**arguments, offsets=offsets, **self.settings, impl=self.impl)
 
     def trace(
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
     ) -> list[Step]:
-        """Route as `forward` does and return a record of every iteration."""
-        return list(trace_capsules(*self._arguments(a_inp, mu_inp, mask, n_out), **self._loop()))
+        """Route as `forward` does, and return a record of every iteration."""
+        return list(trace_capsules(**self.route_arguments(a_inp, mu_inp, mask=mask, n_out=n_out), **self.settings))
 
     def extra_repr(self) -> str:
         sizes = f"{self.d_cov}, {self.d_inp}, {self.d_out}, n_inp={self.n_inp}, n_out={self.n_out}"
@@ -121,13 +124,15 @@ class Routing(nn.Module):
         loop = f"n_iters={self.n_iters}, tie_betas={self.tie_betas}, agreement={agreement!r}, eps={self.eps:g}"
         return f"{sizes}, {loop}, impl={self.impl!r}"
 
-    def _loop(self) -> dict[str, Any]:
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the loop, as `route` takes them."""
         return {"n_iters": self.n_iters, "agreement": self.agreement, "eps": self.eps}
 
-    def _arguments(
-        self, a_inp: Tensor, mu_inp: Tensor, mask: Tensor | None, n_out: int | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Check what belongs to the layer, apply the mask, and give `B` its outputs where their number is open."""
+    def route_arguments(
+        self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
+    ) -> dict[str, Tensor]:
+        """Return the tensors that `forward` calls `route` with: the inputs, checked and masked, and the parameters."""
         for name, t, rank in (("a_inp", a_inp, 1), ("mu_inp", mu_inp, 3)):
             if not isinstance(t, Tensor):
                 raise TypeError(f"{name}: expected a tensor, got {type(t).__name__}")
@@ -141,21 +146,15 @@ class Routing(nn.Module):
                 f"mu_inp: expected [..., n_inp, d_cov, d_inp] ending in {expected}, got shape {list(mu_inp.shape)}"
             )
         if mask is not None:
-            if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-                came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-                raise TypeError(f"mask: expected a tensor of bool, got {came}")
-            if mask.shape != a_inp.shape:
-                raise ValueError(f"mask: expected {list(a_inp.shape)}, as a_inp, got shape {list(mask.shape)}")
-            left_out = ~mask
-            a_inp = a_inp.masked_fill(left_out, -torch.inf)
-            mu_inp = mu_inp.masked_fill(left_out[..., None, None], 0.0)
-        return a_inp, mu_inp, self.W, self._biases(n_inp, n_out), self.beta_use, self.beta_ign
+            masked = ~check_mask(mask, a_inp)
+            a_inp, mu_inp = a_inp.masked_fill(masked, -torch.inf), mu_inp.masked_fill(masked[..., None, None], 0.0)
+        B = self.B if self.n_out is not None and n_out is None else self._spread_biases(n_inp, n_out)
+        params = {"W": self.W, "B": B, "beta_use": self.beta_use, "beta_ign": self.beta_ign}
+        return {"a_inp": a_inp, "mu_inp": mu_inp, **params}
 
-    def _biases(self, n_inp: int, n_out: int | None) -> Tensor:
+    def _spread_biases(self, n_inp: int, n_out: int | None) -> Tensor:
         if self.n_out is not None:
-            if n_out is not None:
-                raise ValueError(f"n_out: expected none at the call, the layer fixes it at {self.n_out}, got {n_out}")
-            return self.B
+            raise ValueError(f"n_out: expected none at the call, the layer fixes it at {self.n_out}, got {n_out}")
         if not isinstance(n_out, int | torch.SymInt | None) or isinstance(n_out, bool):
             raise TypeError(f"n_out: expected an integer, got {type(n_out).__name__}")
         n_out = n_inp if n_out is None else n_out
@@ -165,6 +164,25 @@ class Routing(nn.Module):
         return self.B + self.B_brk * steps[:, None, None]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        """Accept the author's files, which also hold the number one."""
+        """Accept the author's files, which also hold a constant."""
         state_dict.pop(f"{prefix}CONST_one", None)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def check_mask(mask: Tensor, a_inp: Tensor) -> Tensor:
+    """Return a mask of 0 and 1 as one of bool, or refuse it."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"mask: expected a tensor of 0 and 1, got {type(mask).__name__}")
+    if mask.shape != a_inp.shape:
+        raise ValueError(f"mask: expected {list(a_inp.shape)}, as a_inp, got shape {list(mask.shape)}")
+    if mask.dtype == torch.bool:
+        return mask
+    check_values(mask, (mask == 0) | (mask == 1), "0 and 1")
+    return mask != 0
+
+
+def check_values(mask: Tensor, valid: Tensor, expected: str) -> None:
+    """Refuse a mask with other values, where they can be read without waiting for a GPU or breaking a graph."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transforming()
+    if mask.device.type == "cpu" and type(mask) is Tensor and not traced and not valid.all():
+        raise ValueError(f"mask: expected {expected}, got {mask[~valid][0].item():g}")

@@ -1,150 +1,120 @@
-"""Judging texts with a trained network and its encoder, without anything that only training needs."""
+"""Sentiment of texts by a trained network and its encoder; imports nothing that only training needs."""
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import torch
 
 from ..nets import SST
-from ..pretrained import HOME, SHIPPED, encoder_of, load
 from .data.trees import POLARITIES, SENTIMENTS
 from .encoders import Encoder
 from .errors import UserError
 from .formatting import readable
+from .training.weights import Weights, find_weights
 
 
-class Answer(NamedTuple):
-    """What the network makes of a text."""
+class Prediction(NamedTuple):
+    """The network's answer for one text."""
 
     text: str
-    label: str  # empty where there is nothing to judge
+    label: str  # empty for an empty text
     probabilities: dict[str, float]
-    read: int  # tokens of the text that the encoder took
-    whole: bool  # whether these are all
+    n_tokens: int  # that the encoder read
+    truncated: bool  # whether the text has more of them
 
     @property
-    def chance(self) -> float:
+    def probability(self) -> float:
         return self.probabilities.get(self.label, 0.0)
 
 
-class Judge:
+class TextClassifier:
     """A trained network with its encoder.
 
     Args:
-        what: The name of shipped weights, a folder of weights, or a run's folder.
-        encoder: Another place of the encoder, such as a folder it was downloaded to.
-        device: Where it runs.
+        weights: The name of shipped weights, a folder of weights, or a run's folder.
+        encoder: Name or folder of the encoder, if not the one the network was trained with.
+        device: Device to run on.
     """
 
-    def __init__(self, what: str, encoder: str | None = None, device: str | torch.device = "cpu"):
-        place = _place(device)
-        network, named = _network(what)
-        if not (encoder or named):
-            raise UserError(f"{what}: does not say which encoder it was trained with; name it with --encoder")
+    def __init__(self, weights: str, encoder: str | None = None, device: str | torch.device = "cpu"):
+        device = _check_device(device)
+        found = find_weights(weights)
+        _check_run(found)
+        network = _load_network(found)
+        encoder = encoder or found.encoder()
+        if not encoder:
+            raise UserError(f"{weights}: does not say which encoder it was trained with; name it with --encoder")
         n_classes = network.routings[-1].n_out
         self.names: tuple[str, ...] = next((k for k in (SENTIMENTS, POLARITIES) if len(k) == n_classes), ())
         if not self.names:
-            raise UserError(f"{what}: expected a network with 5 classes or 2, got {n_classes}")
-        self.encoder = Encoder(encoder or named, device=place, lean=True)
-        expected, found = tuple(network.depth_emb.shape), (self.encoder.depth, self.encoder.d_emb)
-        if expected != found:
+            raise UserError(f"{weights}: expected a network with 5 classes or 2, got {n_classes}")
+        self.encoder = Encoder(encoder, device=device)
+        expected, got = tuple(network.depth_emb.shape), (self.encoder.depth, self.encoder.d_emb)
+        if expected != got:
             sizes = "{} hidden states of width {}".format
-            raise UserError(f"{self.encoder.name}: expected {sizes(*expected)}, as {what} needs, got {sizes(*found)}")
-        self.network = network.to(place)
+            raise UserError(f"{self.encoder.name}: expected {sizes(*expected)}, as {weights} needs, got {sizes(*got)}")
+        self.network = network.to(device)
 
     @torch.inference_mode()
-    def __call__(self, texts: Sequence[str]) -> list[Answer]:
-        """An answer for each text, in their order."""
-        there = [text for text in texts if text.strip()]
-        scores = self.network(*self.encoder.encode(self.encoder.tokenize(there))).a if there else torch.empty(0)
-        rows = iter(scores.double().softmax(-1).tolist() if there else [])
-        return [self._answer(text, next(rows)) if text.strip() else Answer(text, "", {}, 0, True) for text in texts]
+    def __call__(self, texts: Sequence[str]) -> list[Prediction]:
+        """Return a prediction for each text."""
+        predictions = [Prediction(text, "", {}, 0, False) for text in texts]
+        places = [k for k, text in enumerate(texts) if text.strip()]
+        if not places:
+            return predictions
+        tokens = self.encoder.split_tokens([texts[k] for k in places])
+        scores = self.network(*self.encoder.encode([t.ids for t in tokens])).a.double()
+        for k, row, t in zip(places, scores.softmax(-1).tolist(), tokens, strict=True):
+            probabilities = dict(zip(self.names, row, strict=True))
+            label = max(probabilities, key=probabilities.__getitem__)
+            predictions[k] = Prediction(texts[k], label, probabilities, len(t.ids), t.truncated)
+        return predictions
 
-    def _answer(self, text: str, chances: list[float]) -> Answer:
-        probabilities = dict(zip(self.names, chances, strict=True))
-        pieces, cut = self.encoder.tokens(text)
-        return Answer(text, max(probabilities, key=probabilities.__getitem__), probabilities, len(pieces), not cut)
 
-
-def lines_of(stream: BinaryIO) -> Iterator[str]:
-    """Lines of text, whatever bytes come; what is no UTF-8 is replaced."""
+def read_lines(stream: BinaryIO) -> Iterator[str]:
+    """Yield lines of text; bytes that are not UTF-8 are replaced."""
     for line in stream:
         yield line.decode("utf-8", "replace").rstrip("\r\n")
 
 
-def shown(answer: Answer, as_json: bool) -> str:
-    """One line for one text, safe to print on a terminal."""
+def format_prediction(prediction: Prediction, as_json: bool) -> str:
+    """Return one line, safe to print on a terminal."""
     if as_json:
-        return json.dumps(answer._asdict())
-    text = readable(answer.text)
-    if not answer.label:
-        return f"{'nothing to judge':16}       {text}"
-    note = "" if answer.whole else f" [only its first {answer.read:,} tokens were read]"
-    return f"{answer.label:16} {100 * answer.chance:4.0f}%  {text}{note}"
+        return json.dumps(prediction._asdict())
+    text = readable(prediction.text)
+    if not prediction.label:
+        return f"{'no text':16}       {text}"
+    note = f" [only its first {prediction.n_tokens:,} tokens were read]" if prediction.truncated else ""
+    return f"{prediction.label:16} {100 * prediction.probability:4.0f}%  {text}{note}"
 
 
-def in_batches(lines: Iterator[str], size: int) -> Iterator[list[str]]:
-    """Some at a time, the last ones too."""
-    some: list[str] = []
-    for line in lines:
-        some.append(line)
-        if len(some) == size:
-            yield some
-            some = []
-    if some:
-        yield some
-
-
-def _network(what: str) -> tuple[SST, str]:
-    """The network, and its encoder's name or folder."""
-    folder = Path(what)
-    if (folder / "run.json").exists():
-        place = folder / "model"
-        _check_run(folder)
-        network = _restored(place)
-    elif (folder / "model.safetensors").exists():
-        network, place = _restored(folder), folder
-    elif what in SHIPPED:
-        network, place = load(what), HOME / what
-    else:
-        names = [name for name, experiment in SHIPPED.items() if experiment in ("treebank", "sst5", "sst2")]
-        wanted = ", ".join([*names, "the folder of a run", "or a folder of weights"])
-        raise UserError(f"{readable(what)}: expected {wanted}")
-    if not isinstance(network, SST):
-        raise UserError(f"{what}: judges images, not texts")
-    return network.eval(), encoder_of(place, network.encoder)
-
-
-def _check_run(folder: Path) -> None:
-    """That it is a finished run of the network on texts."""
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        experiment, head = config.get("experiment"), config.get("head")
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{folder / 'config.json'}: expected the settings of a run, cannot read them") from error
+def _check_run(weights: Weights) -> None:
+    """Raise an error if the weights are of a run with another network."""
+    if weights.run is None:
+        return
+    config = weights.run.read_json("config.json")
+    experiment, head = config.get("experiment"), config.get("head")
     if head != "routing":
-        other = f"{experiment}, which judges images" if head is None else f"{experiment} with head={head}"
-        raise UserError(f"{folder}: expected a run of the routing network on texts, got {other}")
-    if not (folder / "model" / "model.safetensors").is_file():
-        raise UserError(f"{folder}: the run has not finished; go on with `capsroute train --resume {folder}`")
+        other = f"{experiment}, which classifies images" if head is None else f"{experiment} with head={head}"
+        raise UserError(f"{weights.name}: expected a run of the routing network on texts, got {other}")
 
 
-def _restored(folder: Path) -> SST:
-    """The network of a folder, all of whose weights must be there and nothing else."""
+def _load_network(weights: Weights) -> SST:
+    """Load the network and check that the file holds all of its weights and no others."""
+    if weights.experiment in ("smallnorb", "toys96"):
+        raise UserError(f"{weights.name}: classifies images, not texts")
     try:
-        return SST.from_pretrained(folder, strict=True)
-    except Exception as error:  # what json, safetensors and torch raise has nothing in common
+        return SST.from_pretrained(weights.folder).eval()
+    except Exception as error:  # json, safetensors and torch raise unrelated classes
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(":.")
-        raise UserError(f"{folder}: expected weights of a network for texts, cannot load them ({reason})") from error
+        message = f"{weights.folder}: expected weights of a network for texts, cannot load them ({reason})"
+        raise UserError(message) from error
 
 
-def _place(device: str | torch.device) -> torch.device:
-    """The device, if this machine has it."""
+def _check_device(device: str | torch.device) -> torch.device:
     try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
+        torch.empty(0, device=device)
+        return torch.device(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"device: expected cpu, or cuda where there is a GPU, got {str(device)!r}") from error
-    return place

@@ -1,8 +1,20 @@
-"""The algorithm: one implementation per file, none imports another; `api` checks and picks."""
+"""The algorithm: `api` checks arguments and picks an implementation; implementations do not import each other."""
 
-from .agreement import Agreement, Quadratic
-from .api import IMPLS, pick, route, trace
+from .agreement import Agreement, Quadratic, resolve_agreement
+from .api import IMPLS, pick, route, route_packed, trace
 from .capsules import Capsules, Step
 from .case import Case
 
-__all__ = ["IMPLS", "Agreement", "Capsules", "Case", "Quadratic", "Step", "pick", "route", "trace"]
+__all__ = [
+    "IMPLS",
+    "Agreement",
+    "Capsules",
+    "Case",
+    "Quadratic",
+    "Step",
+    "pick",
+    "resolve_agreement",
+    "route",
+    "route_packed",
+    "trace",
+]

@@ -23,7 +23,7 @@ class Agreement(ABC):
 
     @abstractmethod
     def log_p(self, V: Tensor, mu: Tensor, sig2: Tensor) -> Tensor:
-        """Votes `[..., i, j, c, h]` and models `[..., j, c, h]` to log-densities `[..., i, j]`."""
+        """Return log-densities `[..., i, j]` of votes `[..., i, j, c, h]` under models `[..., j, c, h]`."""
 
 
 class Quadratic(Agreement):
@@ -31,7 +31,7 @@ class Quadratic(Agreement):
 
     @abstractmethod
     def weights(self, sig2: Tensor) -> tuple[Tensor, Tensor]:
-        """Variances `[..., j, c, h]` to precisions `p [..., j, c, h]` and log-scales `g [..., j]`."""
+        """Return precisions `p [..., j, c, h]` and log-scales `g [..., j]` for variances `[..., j, c, h]`."""
 
     def log_p(self, V: Tensor, mu: Tensor, sig2: Tensor) -> Tensor:
         p, g = self.weights(sig2)
@@ -57,3 +57,14 @@ class KMeans(Quadratic):
 
 
 AGREEMENTS: dict[str, Agreement] = {"gaussian": Gaussian(), "kmeans": KMeans()}
+
+
+def resolve_agreement(agreement: str | Agreement) -> Agreement:
+    """Return the model of a name, or the instance itself."""
+    if isinstance(agreement, Agreement):
+        return agreement
+    if not isinstance(agreement, str):
+        raise TypeError(f"agreement: expected a name or an Agreement, got {type(agreement).__name__}")
+    if agreement not in AGREEMENTS:
+        raise ValueError(f"agreement: expected one of {list(AGREEMENTS)} or an Agreement, got {agreement!r}")
+    return AGREEMENTS[agreement]

@@ -1,8 +1,9 @@
-"""What a routing returns. Axes: `i` inputs, `j` outputs, `c` covector, `d` input and `h` output properties."""
+"""Results of a routing. Axes: `i` inputs, `j` outputs, `c` covector, `d` input and `h` output properties."""
 
 from typing import NamedTuple
 
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 class Capsules(NamedTuple):
@@ -31,3 +32,7 @@ class Step(NamedTuple):
     """Output capsules, `[..., j, c, h]`."""
     sig2: Tensor
     """Output variances, `[..., j, c, h]`."""
+
+
+for result in (Capsules, Step):  # torch.export.save needs a name for them
+    pytree._register_namedtuple(result, serialized_type_name=f"capsroute.{result.__name__}")

@@ -1,4 +1,4 @@
-"""What an implementation is asked to run, without the numbers: enough to refuse a case or to prefer it."""
+"""A routing without its numbers: what implementations accept or refuse it by."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from .agreement import Agreement
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes and kinds of one routing; `shared` says that no parameter differs between inputs."""
+    """Sizes, dtype and device of one routing; `shared` says that no parameter differs between inputs."""
 
     n_samples: int
     n_inp: int

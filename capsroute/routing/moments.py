@@ -5,7 +5,7 @@ input properties `d <= d'`; `...` batch. `docs/algorithm.md` derives it.
 
 Votes are linear in the input capsule `x`, so weighted sums of votes follow from weighted sums of the features
 `phi = [x x', x, 1]`, and a quadratic log-density is linear in `phi`. Sums of squares cancel when votes agree
-closely; capsules are therefore centred first, and the loop runs in float64, which is also what it costs least in.
+closely; capsules are therefore centred first, and the loop runs in float64.
 """
 
 import torch
@@ -20,7 +20,7 @@ TINY = 1e-30
 
 
 def reasons_against(case: Case) -> list[str]:
-    """Needs parameters shared by all inputs, a quadratic agreement and float64."""
+    """List what keeps it from a case: it needs shared parameters, a quadratic agreement and float64."""
     reasons = []
     if not case.shared:
         reasons.append("parameters differ between inputs, so sums of votes do not factor")
@@ -32,12 +32,13 @@ def reasons_against(case: Case) -> list[str]:
 
 
 def n_features(case: Case) -> int:
-    """Columns of `phi`."""
+    """Return the number of columns of `phi`."""
     return case.d_cov * (case.d_inp * (case.d_inp + 1) // 2 + case.d_inp) + 1
 
 
-def centre(f_a_inp: Tensor, x: Tensor) -> Tensor:
-    """Mean input capsule `[..., c, d]`, weighted by `f(a_inp) [..., i, 1]`: a constant, for no result depends on it."""
+def find_centre(f_a_inp: Tensor, x: Tensor) -> Tensor:
+    """Return the mean input capsule `[..., c, d]`, weighted by `f(a_inp) [..., i, 1]`, without gradients."""
+    # no result depends on the centre, so neither do gradients
     with torch.no_grad():
         total = f_a_inp.sum(-2).unsqueeze(-1).clamp(min=TINY)  # [..., 1, 1]
         return (f_a_inp.mT @ x.flatten(-2)).unflatten(-1, x.shape[-2:]).squeeze(-3) / total
@@ -61,14 +62,14 @@ def route(
 
     f_a_inp = torch.sigmoid(a_inp.double()).unsqueeze(-1)  # [..., i, 1]
     x = mu_inp.double()
-    shift = centre(f_a_inp, x)  # [..., c, d]
+    shift = find_centre(f_a_inp, x)  # [..., c, d]
     x = x - shift.unsqueeze(-3)
     B = shift.unsqueeze(-3) @ W + B  # the vote of the centre, [..., j, c, h]
 
     row, col = torch.triu_indices(d_inp, d_inp, device=x.device)  # [k] each
     one = torch.eye(d_inp, dtype=x.dtype, device=x.device)
     twice = torch.where(row == col, 1.0, 2.0).to(x)  # x_d x_d' stands for x_d' x_d too
-    xx = ((x @ one[:, row]) * (x @ one[:, col])).flatten(-2)  # products choose columns faster than indices do
+    xx = ((x @ one[:, row]) * (x @ one[:, col])).flatten(-2)  # a product selects columns faster than indexing
     phi = torch.cat([xx, x.flatten(-2), torch.ones_like(f_a_inp)], -1)  # [..., i, ck + cd + 1]
     f_phi = f_a_inp * phi
     WW = W[:, row] * W[:, col] * twice.unsqueeze(-1)  # [j, k, h]
@@ -76,7 +77,7 @@ def route(
 
     S = f_phi.sum(-2, keepdim=True) / n_out  # R = 1 / n_out: one row serves all outputs, [..., 1, ck + cd + 1]
     for iteration in range(n_iters):
-        if iteration > 0 and n_out > 1:  # a single output uses every input whole
+        if iteration > 0 and n_out > 1:  # with one output R is 1
             p, g = agreement.weights(sig2)
             theta = torch.cat(
                 [
@@ -90,7 +91,7 @@ def route(
             S = (f_phi.mT @ R).mT  # so that the gradient of R is laid out as R is, [..., j, ck + cd + 1]
         D_xx, D_x, D = S.split([d_cov * row.numel(), d_cov * d_inp, 1], -1)
         D_VV = D_xx.unflatten(-1, (d_cov, -1)) @ WW  # sum_i D_use V V, votes counted from the centre's, [..., j, c, h]
-        D_V = D_x.unflatten(-1, (d_cov, -1)) @ W  # sum_i D_use V, likewise
+        D_V = D_x.unflatten(-1, (d_cov, -1)) @ W  # sum_i D_use V
         D = D.unsqueeze(-1)  # [..., j, 1, 1]
         used = D + eps
         a = (beta_use + beta_ign) * D[..., 0, 0] - beta_ign * f_total

@@ -1,4 +1,4 @@
-"""Samples of different sizes, one after the other, brought into groups of like size: little is padded.
+"""Samples of different sizes, packed one after the other, sorted into groups of similar size that need little padding.
 
 Axes: `g` samples of a group, `i` inputs of its largest sample.
 """
@@ -10,38 +10,38 @@ from torch import Tensor
 
 
 class Group(NamedTuple):
-    """Samples of like size and their inputs."""
+    """Samples of similar size and their inputs."""
 
-    samples: Tensor  # [g] which
-    inputs: Tensor  # [g, i] where they lie; past a sample's end, that of its first
-    mask: Tensor  # [g, i] whether there is one
+    samples: Tensor  # [g] indices of the samples
+    inputs: Tensor  # [g, i] indices of their inputs; those of padding repeat the first
+    mask: Tensor  # [g, i] false for padding
 
 
-def grouped(lengths: Tensor, device: torch.device) -> list[Group]:
-    """Groups, on a device, in which no sample but an empty one has half the inputs of the largest, or fewer.
+def group_samples(lengths: Tensor, device: torch.device) -> list[Group]:
+    """Return groups in which every sample has more than half the inputs of the largest; empty ones have their own.
 
     Args:
         lengths: Number of inputs of each sample, `[b]` on the CPU.
-        device: Where the inputs are.
+        device: Device of the inputs, where the groups are put.
     """
     starts = lengths.cumsum(0) - lengths
-    sizes = torch.frexp(lengths.double()).exponent  # doubling from group to group
+    sizes = torch.frexp(lengths.double()).exponent  # doubles from group to group
     groups = []
     for size in sizes.unique().tolist() or [0]:  # no samples are one group
         samples = (sizes == size).nonzero()[:, 0]
         ends = lengths[samples, None]
-        place = torch.arange(int(ends.max()) if len(ends) else 0)
-        mask = place < ends
-        inputs = starts[samples, None] + torch.where(mask, place, 0)
+        position = torch.arange(int(ends.max()) if len(ends) else 0)
+        mask = position < ends
+        inputs = starts[samples, None] + torch.where(mask, position, 0)
         groups.append(Group(*(t.to(device) for t in (samples, inputs, mask))))
     return groups
 
 
-def checked_lengths(offsets: Tensor, total: int) -> Tensor:
-    """Number of inputs of each sample, `[b]` on the CPU."""
+def check_offsets(offsets: Tensor, total: int) -> Tensor:
+    """Return the number of inputs of each sample, `[b]` on the CPU."""
     if not isinstance(offsets, Tensor) or offsets.is_floating_point() or offsets.dtype == torch.bool:
-        came = offsets.dtype if isinstance(offsets, Tensor) else type(offsets).__name__
-        raise TypeError(f"offsets: expected a tensor of integers, got {came}")
+        got = offsets.dtype if isinstance(offsets, Tensor) else type(offsets).__name__
+        raise TypeError(f"offsets: expected a tensor of integers, got {got}")
     if offsets.ndim != 1 or not len(offsets):
         raise ValueError(f"offsets: expected [samples + 1], got shape {list(offsets.shape)}")
     ends = offsets.cpu().long()

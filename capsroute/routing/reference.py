@@ -16,23 +16,23 @@ from .case import Case
 
 
 def reasons_against(case: Case) -> list[str]:
-    """Runs every case."""
+    """List what keeps it from a case: nothing does."""
     return []
 
 
 def votes(mu_inp: Tensor, W: Tensor, B: Tensor) -> Tensor:
-    """Equation for V: each input capsule's vote for each output capsule."""
+    """Compute V: each input capsule's vote for each output capsule."""
     return torch.einsum("...icd,ijdh->...ijch", mu_inp, W) + B  # [..., i, j, c, h]
 
 
 def e_step(V: Tensor, a: Tensor, mu: Tensor, sig2: Tensor, agreement: Agreement) -> Tensor:
-    """Equation for R: the probability that input i belongs to output j, given the last iteration's models."""
+    """Compute R: the probability that input i belongs to output j, given the last iteration's models."""
     log_P = agreement.log_p(V, mu, sig2)  # [..., i, j]
     return torch.softmax(F.logsigmoid(a).unsqueeze(-2) + log_P, dim=-1)  # [..., i, j]
 
 
 def d_step(a_inp: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
-    """Equations for D_use and D_ign: the shares of each input's data that each output uses and ignores."""
+    """Compute D_use and D_ign: the shares of each input's data that each output uses and ignores."""
     f_a_inp = torch.sigmoid(a_inp).unsqueeze(-1)  # [..., i, 1]
     D_use = f_a_inp * R
     return D_use, f_a_inp - D_use  # [..., i, j] each
@@ -41,7 +41,7 @@ def d_step(a_inp: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
 def m_step(
     V: Tensor, D_use: Tensor, D_ign: Tensor, beta_use: Tensor, beta_ign: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Equations for a, mu and sig2: scores are benefit less cost, models are weighted means and variances."""
+    """Compute a, mu and sig2: scores are benefit less cost, models are weighted means and variances."""
     a = (beta_use * D_use).sum(-2) - (beta_ign * D_ign).sum(-2)  # [..., j]
     used = D_use.sum(-2)[..., None, None] + eps  # [..., j, 1, 1]
     mu = torch.einsum("...ij,...ijch->...jch", D_use, V) / used
@@ -60,7 +60,7 @@ def trace(
     agreement: Agreement,
     eps: float,
 ) -> Iterator[Step]:
-    """Route, yielding every iteration."""
+    """Route, and yield every iteration."""
     V = votes(mu_inp, W, B)
     R = torch.full_like(V[..., 0, 0], 1 / V.shape[-3])
     for iteration in range(n_iters):
@@ -82,7 +82,7 @@ def route(
     agreement: Agreement,
     eps: float,
 ) -> Capsules:
-    """Route, keeping the last iteration."""
+    """Route, and return the last iteration."""
     for step in trace(a_inp, mu_inp, W, B, beta_use, beta_ign, n_iters, agreement, eps):
         out = Capsules(step.a, step.mu, step.sig2)
     return out

@@ -8,7 +8,7 @@ import torch
 
 from capsroute import Routing, route
 from capsroute.nets import SST
-from capsroute.nets.sst import WORTH_PACKING, Worth
+from capsroute.nets.sst import PACKING_THRESHOLDS, PackingThreshold
 from capsroute.routing import IMPLS, pick
 from capsroute.testing import SHAPES, make_inputs, over_budget, run, samples
 
@@ -58,15 +58,18 @@ def test_offsets_of_packed_samples_may_lie_on_the_host(impl: str) -> None:
 
 def test_packed_texts_are_padded_in_a_captured_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which cannot wait for the mask, and serves any."""
-    monkeypatch.setitem(WORTH_PACKING, "cuda", Worth(0.0, 0))
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cuda", PackingThreshold(0.0, 0))
     network = SST(depth=3, d_emb=8, n_parts=6).cuda()
     mask = (torch.arange(17) < torch.tensor([4, 1, 9, 17])[:, None]).float().cuda()
     embs = torch.randn(*mask.shape, 3, 8, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad():
         packed = network(mask, embs).a
-        for worth in (Worth(2.0, 2**62), Worth(0.0, 0)):  # as padded ones first, whose kernels are compiled then
-            monkeypatch.setitem(WORTH_PACKING, "cuda", worth)
+        for worth in (
+            PackingThreshold(2.0, 2**62),
+            PackingThreshold(0.0, 0),
+        ):  # as padded ones first, whose kernels are compiled then
+            monkeypatch.setitem(PACKING_THRESHOLDS, "cuda", worth)
             network(mask, embs)
         with torch.cuda.graph(graph):
             found = network(mask, embs).a
@@ -79,8 +82,8 @@ def test_packed_texts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = (torch.arange(17) < torch.tensor([4, 1, 9, 0, 17])[:, None]).float().cuda()
     embs = torch.randn(*mask.shape, 3, 8, device="cuda")
     found = []
-    for worth in (Worth(2.0, 2**62), Worth(0.0, 0)):
-        monkeypatch.setitem(WORTH_PACKING, "cuda", worth)
+    for worth in (PackingThreshold(2.0, 2**62), PackingThreshold(0.0, 0)):
+        monkeypatch.setitem(PACKING_THRESHOLDS, "cuda", worth)
         out = network(mask, embs)
         found.append([*out, *torch.autograd.grad(out.a.sin().sum(), list(network.parameters()), allow_unused=True)])
     for padded, packed in zip(*found, strict=True):

@@ -12,7 +12,7 @@ import oracle
 from capsroute import Routing
 from capsroute.credit import FIRST, Credit, credit, for_class, heat_maps, image_credit, text_credit
 from capsroute.lab.data import toys
-from capsroute.lab.predict import Judge
+from capsroute.lab.predict import TextClassifier
 from capsroute.nets import SmallNORB
 
 SIZE = 60  # pixels, for a grid of 4 x 4 locations
@@ -219,7 +219,7 @@ def test_the_middle_of_what_a_location_sees() -> None:
 
 
 def test_texts() -> None:
-    judge = Judge("treebank")
+    judge = TextClassifier("treebank")
     texts = ["A good film .", "This is not at all a good film , but a bad one ."]
     mask, embs = judge.encoder.encode(judge.encoder.tokenize(texts))
     found = text_credit(judge.network, mask, embs)

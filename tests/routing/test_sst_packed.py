@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from capsroute.nets import SST
-from capsroute.nets.sst import WORTH_PACKING, Worth, worth_packing
+from capsroute.nets.sst import PACKING_THRESHOLDS, PackingThreshold, find_tokens_to_pack
 
 DEPTH, D_EMB = 3, 8
-ALWAYS, NEVER = Worth(0.0, 0), Worth(2.0, 2**62)
+ALWAYS, NEVER = PackingThreshold(0.0, 0), PackingThreshold(2.0, 2**62)
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ def test_packed_texts_give_the_same(network: SST, lengths: tuple[int, ...], monk
     first = network.routings[0]
     packed = first.forward_packed
     monkeypatch.setattr(first, "forward_packed", lambda *args: (called.append(1), packed(*args))[1])
-    monkeypatch.setitem(WORTH_PACKING, "cpu", NEVER)
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", NEVER)
     padded = results(network, mask, embs)
     assert not called
-    monkeypatch.setitem(WORTH_PACKING, "cpu", ALWAYS)
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", ALWAYS)
     for one, other in zip(padded, results(network, mask, embs), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
     assert called
@@ -58,41 +58,41 @@ def test_mixed_texts_give_the_same(network: SST, monkeypatch: pytest.MonkeyPatch
     mask, embs = some_texts(5, 2, 4, dtype=torch.float64)
     mask[0, 3:], mask[2, 1] = 0.25, 1e-30
     network = network.double()
-    monkeypatch.setitem(WORTH_PACKING, "cpu", NEVER)
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", NEVER)
     padded = results(network, mask, embs)
-    monkeypatch.setitem(WORTH_PACKING, "cpu", ALWAYS)
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", ALWAYS)
     for one, other in zip(padded, results(network, mask, embs), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
 
 
 def test_packing_needs_a_share_of_padding_and_enough_of_it() -> None:
-    least = WORTH_PACKING["cpu"]
+    least = PACKING_THRESHOLDS["cpu"]
     tokens = -(-least.numbers // 1000)
     mask, embs = torch.ones(4, tokens), torch.empty(4, tokens, 10, 100, device="meta")
-    assert worth_packing(mask, embs) is None
+    assert find_tokens_to_pack(mask, embs) is None
     mask[0] = 0  # enough numbers, a quarter of all
-    assert worth_packing(mask, embs) is None
+    assert find_tokens_to_pack(mask, embs) is None
     mask[1] = 0
-    there = worth_packing(mask, embs)
+    there = find_tokens_to_pack(mask, embs)
     assert there is not None
     assert there.equal(mask.bool())
-    assert worth_packing(mask, embs[:, :, :5, :90]) is None  # half of all, too few numbers
-    assert worth_packing(mask.to("meta"), embs) is None  # a device on which nobody measured it
+    assert find_tokens_to_pack(mask, embs[:, :, :5, :90]) is None  # half of all, too few numbers
+    assert find_tokens_to_pack(mask.to("meta"), embs) is None  # a device on which nobody measured it
 
 
 def test_a_mask_is_not_read_where_packing_cannot_be_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU would be waited for; a tensor without numbers cannot be read at all."""
     mask, embs = torch.empty(4, 10, device="meta"), torch.empty(4, 10, 3, 8, device="meta")
-    monkeypatch.setitem(WORTH_PACKING, "meta", Worth(0.0, embs.numel() + 1))
-    assert worth_packing(mask, embs) is None
-    monkeypatch.setitem(WORTH_PACKING, "meta", Worth(0.0, embs.numel()))
+    monkeypatch.setitem(PACKING_THRESHOLDS, "meta", PackingThreshold(0.0, embs.numel() + 1))
+    assert find_tokens_to_pack(mask, embs) is None
+    monkeypatch.setitem(PACKING_THRESHOLDS, "meta", PackingThreshold(0.0, embs.numel()))
     with pytest.raises(NotImplementedError):
-        worth_packing(mask, embs)
+        find_tokens_to_pack(mask, embs)
 
 
 def test_graphs_and_transforms_do_not_pack(network: SST, monkeypatch: pytest.MonkeyPatch) -> None:
     """They cannot look into the mask."""
-    monkeypatch.setitem(WORTH_PACKING, "cpu", ALWAYS)
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", ALWAYS)
     mask, embs = some_texts(3, 1)
     expected = network(mask, embs).a
     mapped = torch.func.vmap(lambda m, e: network(m[None], e[None]).a[0])(mask, embs)
