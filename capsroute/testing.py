@@ -1,36 +1,35 @@
-"""Named shapes, inputs for them, and error budgets: what tests and benchmarks share."""
+"""Named shapes, inputs for them, and error budgets, shared by tests and benchmarks."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .routing import Agreement, Case, route
-from .routing.agreement import AGREEMENTS
+from .routing import Agreement, Capsules, Case, resolve_agreement, route
 
 Result = Mapping[str, Tensor]
 """Outputs by name, gradients by `d` plus name."""
 Order = Mapping[str, Tensor]
-"""By axis, where each of its places is taken from."""
+"""Permutation of each axis."""
 AXES = {
     **{"a_inp": "i", "mu_inp": "icd", "W": "ijdh", "B": "ijch", "beta_use": "ij", "beta_ign": "ij"},
     **{"a": "j", "mu": "jch", "sig2": "jch"},
 }
-"""Of arguments and outputs, behind the batch."""
-ORDERS = 4
-"""In which the reference runs, for how its roundings add up in one of them is luck."""
-FEWEST, MOST = 4, 48
-"""Samples of a shape that errors are measured over; more of small ones, where they vary more."""
-MEASURED_VOTES = 2**18
-"""Numbers that the votes of all of them hold, about."""
+"""Axes of arguments and outputs, after the batch."""
+N_ORDERS = 4
+"""Orders of summation over which the error of the reference is averaged."""
+MIN_SAMPLES, MAX_SAMPLES = 4, 48
+"""Samples over which errors are averaged; small shapes vary more and get more."""
+SAMPLE_VOTES = 2**18
+"""About how many numbers the votes of all samples have."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of one routing; a fixed number of inputs or outputs means parameters of their own for each."""
+    """Sizes of a routing; with `fixed_inp` or `fixed_out` each input or output has parameters of its own."""
 
     batch: int
     n_inp: int
@@ -43,23 +42,19 @@ class Shape:
 
     @property
     def votes(self) -> int:
-        """How many numbers all votes hold."""
+        """How many numbers all votes have."""
         return self.batch * self.n_inp * self.n_out * self.d_cov * self.d_out
 
     def at_most(self, votes: int) -> "Shape":
-        """The same with fewer samples, then fewer inputs, until all votes hold no more numbers than that."""
+        """Return the shape with fewer samples, then fewer inputs, so that all votes have at most so many numbers."""
         batch = max(1, min(self.batch, votes * self.batch // max(1, self.votes)))
         one = replace(self, batch=1).votes
         return replace(self, batch=batch, n_inp=self.n_inp if one <= votes else self.n_inp * votes // one)
 
     def case(self, agreement: str = "gaussian", device: str = "cpu") -> Case:
-        """What an implementation is asked when it routes this shape."""
-        return Case(
-            *(self.batch, self.n_inp, self.n_out, self.d_cov, self.d_inp, self.d_out),
-            shared=not self.fixed_inp,
-            agreement=AGREEMENTS[agreement],
-            device=device,
-        )
+        """Return the case that implementations are asked about."""
+        sizes = self.batch, self.n_inp, self.n_out, self.d_cov, self.d_inp, self.d_out
+        return Case(*sizes, shared=not self.fixed_inp, agreement=resolve_agreement(agreement), device=device)
 
 
 SHAPES = {
@@ -75,7 +70,7 @@ SHAPES = {
 def make_inputs(
     shape: Shape, seed: int = 0, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> dict[str, Tensor]:
-    """Random arguments of `route`, parameters as widely spread as in the author's trained layers."""
+    """Draw arguments of `route`, with parameters of the same spread as in the author's trained layers."""
     s, generator = shape, torch.Generator().manual_seed(seed)
     i, j = s.n_inp if s.fixed_inp else 1, s.n_out if s.fixed_out else 1
     spread = 1 / math.sqrt(max(1, s.n_inp))
@@ -87,150 +82,159 @@ def make_inputs(
         "beta_use": ((i, j), spread),
         "beta_ign": ((i, j), spread),
     }
-    made = {
+    drawn = {
         name: torch.randn(size, generator=generator, dtype=torch.float64) * scale
         for name, (size, scale) in sizes_and_scales.items()
     }
-    return {name: t.to(device, dtype).requires_grad_() for name, t in made.items()}
+    return {name: t.to(device, dtype).requires_grad_() for name, t in drawn.items()}
 
 
-def samples(shape: Shape, device: str = "cpu") -> list[dict[str, Tensor]]:
-    """Inputs to measure errors over."""
-    n = MEASURED_VOTES // max(1, shape.votes)
-    return [make_inputs(shape, seed, device=device) for seed in range(max(FEWEST, min(n, MOST)))]
+def draw_samples(shape: Shape, device: str = "cpu") -> list[dict[str, Tensor]]:
+    """Draw as many inputs of a shape as it takes to measure errors."""
+    n = SAMPLE_VOTES // max(1, shape.votes)
+    return [make_inputs(shape, seed, device=device) for seed in range(max(MIN_SAMPLES, min(n, MAX_SAMPLES)))]
 
 
 def run(
     inputs: Mapping[str, Tensor],
-    impl: str,
+    impl: str | Callable[..., Capsules],
     n_iters: int = 3,
     agreement: str | Agreement = "gaussian",
     eps: float = 1e-5,
     dtype: torch.dtype | None = None,
     order: Order | None = None,
 ) -> dict[str, Tensor]:
-    """Outputs of `route` by name, and by `d` plus name the gradients that fixed random weights of them give.
+    """Return the outputs of a routing by name, and by `d` plus name the gradients of a fixed random sum of them.
 
-    In another order everything is summed otherwise; results come in the order of the inputs all the same.
+    `impl` is a name, or a function with the arguments of an implementation's `route`. With `order`, axes are permuted
+    and everything is summed in another order; results come in the order of the inputs all the same.
     """
     order = order or {}
-    given = {name: reordered(t.detach(), AXES[name], order).to(dtype or t.dtype) for name, t in inputs.items()}
-    given = {name: t.requires_grad_() for name, t in given.items()}
-    out = route(**given, n_iters=n_iters, agreement=agreement, eps=eps, impl=impl)
+    arguments = {name: permute_axes(t.detach(), AXES[name], order).to(dtype or t.dtype) for name, t in inputs.items()}
+    arguments = {name: t.requires_grad_() for name, t in arguments.items()}
+    if callable(impl):
+        out = impl(*arguments.values(), n_iters, resolve_agreement(agreement), eps)
+    else:
+        out = route(**arguments, n_iters=n_iters, agreement=agreement, eps=eps, impl=impl)
     generator = torch.Generator().manual_seed(1)
     weights = [
-        reordered(torch.randn(t.shape, generator=generator, dtype=torch.float64), AXES[name], order).to(t)
+        permute_axes(torch.randn(t.shape, generator=generator, dtype=torch.float64), AXES[name], order).to(t)
         for name, t in out._asdict().items()
     ]
-    gradients = dict(zip(given, torch.autograd.grad(out, list(given.values()), weights), strict=True))
-    back = {axis: places.argsort() for axis, places in order.items()}
+    gradients = dict(zip(arguments, torch.autograd.grad(out, list(arguments.values()), weights), strict=True))
+    back = {axis: permutation.argsort() for axis, permutation in order.items()}
     return {
-        **{name: reordered(t.detach(), AXES[name], back) for name, t in out._asdict().items()},
-        **{f"d{name}": reordered(d, AXES[name], back) for name, d in gradients.items()},
+        **{name: permute_axes(t.detach(), AXES[name], back) for name, t in out._asdict().items()},
+        **{f"d{name}": permute_axes(d, AXES[name], back) for name, d in gradients.items()},
     }
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """Largest absolute difference."""
+    """Return the largest absolute difference."""
     return (one.double() - other.double()).abs().max().item() if one.numel() else 0.0
 
 
-def reordered(t: Tensor, axes: str, order: Order) -> Tensor:
-    """A tensor whose last axes are these, in that order."""
-    for place, axis in enumerate(axes, -len(axes)):
-        if axis in order and t.shape[place] > 1:
-            t = t.index_select(place, order[axis].to(t.device))
+def permute_axes(t: Tensor, axes: str, order: Order) -> Tensor:
+    """Permute the last axes of a tensor, which are named `axes`."""
+    for dim, axis in enumerate(axes, -len(axes)):
+        if axis in order and t.shape[dim] > 1:
+            t = t.index_select(dim, order[axis].to(t.device))
     return t
 
 
-def draw_order(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
-    """Another order of axes of these sizes."""
+def random_order(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
+    """Draw a permutation of each axis."""
     generator = torch.Generator().manual_seed(seed)
     return {axis: torch.randperm(size, generator=generator) for axis, size in sizes.items()}
 
 
-def orders(inputs: Mapping[str, Tensor], n: int = ORDERS) -> list[dict[str, Tensor]]:
-    """Some orders of inputs, outputs and properties."""
+def random_orders(inputs: Mapping[str, Tensor], n: int = N_ORDERS) -> list[dict[str, Tensor]]:
+    """Draw orders of inputs, outputs and properties."""
     sizes = dict(zip("icd", inputs["mu_inp"].shape[-3:], strict=True))
     sizes |= dict(zip("jch", inputs["B"].shape[-3:], strict=True))
-    return [draw_order(sizes, seed) for seed in range(n)]
+    return [random_order(sizes, seed) for seed in range(n)]
 
 
-def nudged(inputs: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """The same in float64, but for a rounding of each number."""
-    generator, one = torch.Generator().manual_seed(seed), torch.finfo(torch.float64).eps
+def perturb(inputs: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Return the inputs in float64, each number changed by about one rounding."""
+    generator, eps = torch.Generator().manual_seed(seed), torch.finfo(torch.float64).eps
     noise = {name: torch.rand(t.shape, generator=generator, dtype=torch.float64) for name, t in inputs.items()}
-    return {name: t.double() * (1 + (2 * noise[name].to(t.device) - 1) * one) for name, t in inputs.items()}
+    return {name: t.double() * (1 + (2 * noise[name].to(t.device) - 1) * eps) for name, t in inputs.items()}
 
 
 def budget(exact: Result, plain: Sequence[Result], dtype: torch.dtype) -> dict[str, float]:
-    """How far from the float64 reference an implementation may be, by name.
+    """Return how far from the float64 reference an implementation may be, by name of the result.
 
-    That is twice as far as the reference itself in that dtype, in the mean over some orders, plus one rounding of the
-    largest value.
+    That is twice as far as the reference itself in that dtype, on average over some orders of summation, plus one
+    rounding of the largest value.
     """
-    one = torch.finfo(dtype).eps
+    eps = torch.finfo(dtype).eps
     return {
-        name: 2 * sum(distance(p[name], t) for p in plain) / len(plain) + one * distance(t, torch.zeros_like(t))
+        name: 2 * sum(distance(p[name], t) for p in plain) / len(plain) + eps * distance(t, torch.zeros_like(t))
         for name, t in exact.items()
     }
 
 
-def exact_budget(exact: Result, near: Sequence[Result]) -> dict[str, float]:
-    """Likewise of an implementation in float64, where the reference is all there is.
+def float64_budget(exact: Result, perturbed: Sequence[Result]) -> dict[str, float]:
+    """Return the budget of an implementation in float64, where the reference has no better one to compare with.
 
-    Its distance from itself for inputs a rounding away, the furthest of some, stands for its error, and counts three
-    times: once more, for it is not exact either.
+    Its largest distance from itself for perturbed inputs stands for its error, and counts three times: once more than
+    in other dtypes, for the reference is not exact either.
     """
-    one = torch.finfo(torch.float64).eps
+    eps = torch.finfo(torch.float64).eps
     return {
-        name: 3 * max(distance(p[name], t) for p in near) + one * distance(t, torch.zeros_like(t))
+        name: 3 * max(distance(p[name], t) for p in perturbed) + eps * distance(t, torch.zeros_like(t))
         for name, t in exact.items()
     }
 
 
-class Judged(NamedTuple):
-    """Inputs, what is exact for them, and how far from it each result may be."""
+class Target(NamedTuple):
+    """Inputs, their exact results, and how far from these each result may be."""
 
     inputs: Mapping[str, Tensor]
     exact: Result
-    may: dict[str, float]
+    budget: dict[str, float]
 
 
-def judged(drawn: Iterable[Mapping[str, Tensor]], dtype: torch.dtype, **settings: Any) -> list[Judged]:
-    """By the reference, for any implementation in a dtype."""
-    found = []
-    for inputs in drawn:
-        exact, others = run(inputs, "reference", dtype=torch.float64, **settings), orders(inputs)
+def make_targets(samples: Iterable[Mapping[str, Tensor]], dtype: torch.dtype, **settings: Any) -> list[Target]:
+    """Compute exact results and budgets by the reference, for any implementation in a dtype."""
+    targets = []
+    for inputs in samples:
+        exact, orders = run(inputs, "reference", dtype=torch.float64, **settings), random_orders(inputs)
         if dtype == torch.float64:
-            near = [run(nudged(inputs, k), "reference", order=order, **settings) for k, order in enumerate(others)]
-            may = exact_budget(exact, near)
+            near = [run(perturb(inputs, k), "reference", order=order, **settings) for k, order in enumerate(orders)]
+            allowed = float64_budget(exact, near)
         else:
-            plain = [run(inputs, "reference", dtype=dtype, order=order, **settings) for order in others]
-            may = budget(exact, plain, dtype)
-        found.append(Judged(inputs, exact, may))
-    return found
+            plain = [run(inputs, "reference", dtype=dtype, order=order, **settings) for order in orders]
+            allowed = budget(exact, plain, dtype)
+        targets.append(Target(inputs, exact, allowed))
+    return targets
 
 
-def off_by(sample: Judged, found: Result) -> dict[str, float]:
-    """By how many times what it may be each result is off."""
-    far = {name: distance(found[name], t) for name, t in sample.exact.items()}
-    return {name: far[name] / may if may else math.inf if far[name] else 0.0 for name, may in sample.may.items()}
+def budget_ratios(target: Target, found: Result) -> dict[str, float]:
+    """Return each result's distance from the exact one, divided by its budget."""
+    far = {name: distance(found[name], t) for name, t in target.exact.items()}
+    return {name: far[name] / may if may else math.inf if far[name] else 0.0 for name, may in target.budget.items()}
 
 
 def over_budget(
-    drawn: Iterable[Mapping[str, Tensor]], impl: str, dtype: torch.dtype = torch.float32, **settings: Any
+    samples: Iterable[Mapping[str, Tensor]],
+    impl: str | Callable[..., Capsules],
+    dtype: torch.dtype = torch.float32,
+    **settings: Any,
 ) -> dict[str, str]:
-    """The results in which an implementation is further from the float64 reference than it may be."""
-    return over(judged(drawn, dtype, **settings), impl, dtype, **settings)
+    """Return the results in which an implementation is further from the float64 reference than it may be."""
+    return targets_over_budget(make_targets(samples, dtype, **settings), impl, dtype, **settings)
 
 
-def over(samples: Iterable[Judged], impl: str, dtype: torch.dtype, **settings: Any) -> dict[str, str]:
-    """Likewise, of samples judged before.
+def targets_over_budget(
+    targets: Iterable[Target], impl: str | Callable[..., Capsules], dtype: torch.dtype, **settings: Any
+) -> dict[str, str]:
+    """Return the results over budget, for targets made before.
 
-    Distances count in units of what each sample may be off by, and their mean over samples may be one: in a single
-    sample it is a matter of luck, and the mean of plain distances would be that of the few samples with large ones.
+    The mean over samples of distance by budget may be one: in a single sample it is a matter of luck, and the mean of
+    plain distances would be that of the few samples with large ones.
     """
-    off = [off_by(one, run(one.inputs, impl, dtype=dtype, **settings)) for one in samples]
-    means = {name: sum(times[name] for times in off) / len(off) for name in (off[0] if off else ())}
-    return {name: f"off by {mean:.2f} times what it may be" for name, mean in means.items() if not mean <= 1}
+    ratios = [budget_ratios(target, run(target.inputs, impl, dtype=dtype, **settings)) for target in targets]
+    means = {name: sum(each[name] for each in ratios) / len(ratios) for name in (ratios[0] if ratios else ())}
+    return {name: f"off by {mean:.2f} times its budget" for name, mean in means.items() if not mean <= 1}

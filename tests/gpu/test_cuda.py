@@ -10,7 +10,7 @@ from capsroute import Routing, route
 from capsroute.nets import SST
 from capsroute.nets.sst import PACKING_THRESHOLDS, PackingThreshold
 from capsroute.routing import IMPLS, pick
-from capsroute.testing import SHAPES, make_inputs, over_budget, run, samples
+from capsroute.testing import SHAPES, draw_samples, make_inputs, over_budget, run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 FAST = [
@@ -29,7 +29,7 @@ def test_named_shapes(impl: str, name: str, agreement: str, dtype: torch.dtype) 
     if reasons := IMPLS[impl].reasons_against(replace(SHAPES[name].case(device="cuda"), dtype=dtype)):
         pytest.skip("; ".join(reasons))
     shape = SHAPES[name].at_most(2**22)
-    assert over_budget(samples(shape, "cuda"), impl, dtype, agreement=agreement) == {}
+    assert over_budget(draw_samples(shape, "cuda"), impl, dtype, agreement=agreement) == {}
 
 
 @pytest.mark.parametrize(("impl", "name"), FAST)
