@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progre
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench docs clean
+.PHONY: help setup demo test check-results bench docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/stamp ## create .venv with everything needed here
 
@@ -25,14 +25,18 @@ setup: .venv/stamp ## create .venv with everything needed here
 demo: setup ## render toys, train the paper's network on them, and write the report
 	@$(BIN)/capsroute train toys --report
 
-test: setup ## formatting, lint, types, tests and the docs
+test: setup check-results ## formatting, lint, types, tests, stored results and the docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 	$(BIN)/mkdocs build --quiet --strict
 
-bench: setup ## measure time and memory, then write the README's table and plot
+check-results: setup ## compare tables in README and docs with the stored measurements
+	$(BIN)/python benchmarks/report.py --check
+	$(BIN)/python results/report.py --check
+
+bench: setup ## measure time and memory on this CPU, then rewrite tables and plots
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/report.py
 

@@ -1,107 +1,60 @@
-"""The rows of a benchmark: how they compare with the reference, and their files."""
+"""The rows of a benchmark, the files they are stored in, and a description of where they were measured."""
 
 import csv
 import json
-from dataclasses import asdict, dataclass, fields, replace
+import platform
+import shlex
+import sys
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-LEAST_MIB = 1.0
-"""A smaller peak is within what the system's count of pages misses, so it makes no ratio."""
-DECIMALS = 4
-
-Key = tuple[str, int, int, int, str, str]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One rival on one case, or one shape of a family, in one mode."""
+    """One implementation on one case in one mode. Times are medians of calls unless named otherwise."""
 
-    shape: str
+    case: str
     batch: int
     n_inp: int
     n_out: int
-    rival: str
-    picked: str
+    impl: str
+    picked: str  # by `auto`
     mode: str
     p20_ms: float | None = None
     p50_ms: float | None = None
     p80_ms: float | None = None
-    in_a_row_ms: float | None = None
-    captured_ms: float | None = None
-    peak_mib: float | None = None
-    returned_mib: float | None = None
-    speedup: float | None = None
-    memory_ratio: float | None = None
+    one_thread_ms: float | None = None  # backward pass in the thread of the caller
+    back_to_back_ms: float | None = None  # without synchronising between calls
+    captured_ms: float | None = None  # in a CUDA graph
+    peak_mib: float | None = None  # above the inputs, gradients included
     repeats: int | None = None
     skipped: str = ""
 
     @property
-    def key(self) -> Key:
-        """What no two rows share."""
-        return self.shape, self.batch, self.n_inp, self.n_out, self.rival, self.mode
-
-
-def with_ratios(rows: list[Row]) -> list[Row]:
-    """The rows, compared with the reference's on the same shape in the same mode."""
-    references = {(*row.key[:4], row.mode): row for row in rows if row.rival == "reference"}
-
-    def compared(row: Row) -> Row:
-        reference = references.get((*row.key[:4], row.mode))
-        if reference is None:
-            return row
-        memory = [peak if peak and peak >= LEAST_MIB else None for peak in (reference.peak_mib, row.peak_mib)]
-        return replace(row, speedup=ratio(reference.p50_ms, row.p50_ms), memory_ratio=ratio(*memory))
-
-    return [compared(row) for row in rows]
-
-
-def ratio(one: float | None, other: float | None) -> float | None:
-    return one / other if one and other else None
-
-
-def save(rows: list[Row], about: dict[str, Any], path: Path) -> None:
-    """Write rows and where they come from; before the first row too, so that a run cut short says what it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_rows(rows, path.with_suffix(".csv"))
-    path.with_suffix(".json").write_text(json.dumps(about, indent=2) + "\n")
-
-
-def earlier(path: Path, about: dict[str, Any]) -> list[Row]:
-    """Rows that a run of the same commit on the same kind of machine left there, but for those it had no time for."""
-    csv_path, json_path = path.with_suffix(".csv"), path.with_suffix(".json")
-    if not (csv_path.exists() and json_path.exists() and about["commit"]):
-        return []
-    was = json.loads(json_path.read_text())
-    same = all(was.get(name) == about[name] for name in ("commit", "machine", "versions"))
-    return [row for row in read_rows(csv_path) if not row.skipped.startswith("took ")] if same else []
+    def overhead_ms(self) -> float | None:
+        """What the host adds to a small call: called minus captured."""
+        return self.p50_ms - self.captured_ms if self.p50_ms and self.captured_ms else None
 
 
 def write_rows(rows: list[Row], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
         writer.writeheader()
         for row in rows:
             values = asdict(row).items()
-            writer.writerow({name: f"{v:.{DECIMALS}f}" if isinstance(v, float) else v for name, v in values})
-
-
-def write_table(rows: list[dict[str, Any]], path: Path) -> None:
-    """Rows of any columns, the same in all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+            writer.writerow({name: f"{value:.4f}" if isinstance(value, float) else value for name, value in values})
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a file, which may lack columns that are newer than it."""
     with path.open(newline="") as file:
         lines = list(csv.DictReader(file))
-    return [Row(**{f.name: _parse(line.get(f.name, ""), f.type) for f in fields(Row)}) for line in lines]
+    return [Row(**{field.name: _parse(line[field.name], field.type) for field in fields(Row)}) for line in lines]
 
 
 def _parse(text: str, kind: Any) -> Any:
@@ -109,3 +62,39 @@ def _parse(text: str, kind: Any) -> Any:
         return kind(text)
     number = int if kind == int | None else float
     return number(text) if text else None
+
+
+def write_json(record: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def describe_run(device: str, seed: int, commit: str | None) -> dict[str, Any]:
+    """Describe machine, versions, commit, seed and command, without names of persons, hosts or folders.
+
+    Args:
+        device: `cpu` or `cuda`.
+        seed: Of the inputs.
+        commit: To record where the sources were copied without their history; git is asked otherwise.
+    """
+    import torch
+
+    from capsroute.lab.training.environment import cpu_name, git_commit, package_version  # slow to load
+
+    machine = {"cpu": cpu_name(), "cores": torch.get_num_threads()}
+    packages = ["torch", "numpy", "capsroute"]
+    if device == "cuda":
+        machine |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+        packages.append("triton")
+    return {
+        "machine": machine,
+        "versions": {"python": platform.python_version()} | {name: package_version(name) for name in packages},
+        "commit": commit or git_commit(),
+        "seed": seed,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_hide_folder, sys.argv[1:])]),
+    }
+
+
+def _hide_folder(argument: str) -> str:
+    return Path(argument).name if argument.startswith("/") else argument

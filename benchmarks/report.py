@@ -1,241 +1,222 @@
-"""Write the benchmarks' table and headline into README.md, and draw their pictures: `python benchmarks/report.py`."""
+"""Write the speed tables of README.md and docs/benchmarks.md, and draw their plots: `python benchmarks/report.py`.
 
-import csv
+With `--check` nothing is written; the exit status is 1 if a table is out of date or a limit is exceeded.
+"""
+
 import json
-import os
 import re
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from bars import bar_table, kernel_headline
-from plot import draw
-from plot_scaling import draw_scaling
 from records import RESULTS, ROOT, Row, read_rows
-from words import compared, short, size
 
-DEVICES = ("cpu", "cuda")
-HEADLINE_SHAPES = ("smallnorb_1", "sst_1")
-HEADLINE_MODE = "forward+backward"
-PLOT_TITLE = "Routing by agreement: each implementation against the reference"
-
-
-@dataclass(frozen=True)
-class Result:
-    """One run of the benchmarks on one device."""
-
-    path: Path
-    rows: list[Row]
-    origin: dict[str, Any]
-
-    @property
-    def on_gpu(self) -> bool:
-        return "gpu" in self.origin["machine"]
-
-    @property
-    def machine(self) -> str:
-        made = self.origin["machine"]
-        cores = "1 core" if made["cores"] == 1 else f"{made['cores']} cores"
-        return made["gpu"] if self.on_gpu else f"{cores} of {made['cpu']}"
-
-    @property
-    def versions(self) -> str:
-        named = self.origin["versions"]
-        triton = f", Triton {named['triton']}" if "triton" in named else ""
-        return f"PyTorch {named['torch']}{triton}, capsroute {named['capsroute']}"
-
-    @property
-    def circumstances(self) -> str:
-        """Commit, command, and how busy the machine was."""
-        commit = f"commit {(self.origin['commit'] or 'unknown')[:12]}"
-        changed = " with changes" if self.origin["dirty"] else ""
-        busy = max(self.origin.get("others_busy", {}).values(), default=None)
-        said = f"{commit}{changed}, by `{self.origin['command']}`"
-        if busy is not None:
-            said += f", other programs taking up to {busy:.0%} of the cores"
-        return said + (f"; {self.origin['note']}" if "note" in self.origin else "")
+MODE = "forward+backward"
+NAMES = {"reference": "`reference`", "compiled": "compiled", "triton": "Triton"}
+README_ROWS = [("cuda", "smallnorb_1_b20"), ("cuda", "sst_1"), ("cuda", "wide_out"), ("cuda", "million_inp")]
+README_ROWS += [("cpu", "smallnorb_1")]
+CPU_LIMITS = {"smallnorb_1": 40, "sst_1": 4, "smallnorb_2": 1 / 1.1, "sst_2": 1 / 1.1}
+"""How many times as fast as `reference` the implementation picked by `auto` must be."""
+CPU_MEMORY_LIMITS = {"smallnorb_1": 15}
+GPU_LIMITS = {
+    "smallnorb_1_b20": (0.45, 40),
+    "smallnorb_1_b128": (1.1, 250),
+    "sst_1": (0.40, None),
+    "smallnorb_2": (0.30, None),
+    "wide_out": (60, 4096),
+    "million_inp": (8, 1024),
+}
+"""Most milliseconds in a CUDA graph and most MiB on an H200, forward and backward."""
 
 
-def read_results(folder: Path, prefix: str = "") -> list[Result]:
-    """One per device: of `run.py`, or with its prefix of another runner."""
-    paths = [path for device in DEVICES if (path := folder / f"{prefix}{device}.csv").exists()]
-    return [read_result(path) for path in paths]
+def find(rows: list[Row], case: str, *impls: str, mode: str = MODE) -> Row | None:
+    """Return the first of the implementations that was measured on a case."""
+    same = [row for row in rows if (row.case, row.mode) == (case, mode) and (row.p50_ms or row.captured_ms)]
+    return next((row for impl in impls for row in same if row.impl == impl), None)
 
 
-def read_result(path: Path) -> Result:
-    return Result(path, read_rows(path), json.loads(path.with_suffix(".json").read_text()))
+def ratio(old: float | None, new: float | None) -> float | None:
+    return old / new if old and new else None
 
 
-def in_one_thread(result: Result) -> dict[str, float]:
-    """By case, what calls took whose backward pass was in the caller's thread; of the same commit, or nothing."""
-    path = result.path.with_name("calls.csv")
-    if not path.exists() or json.loads(path.with_suffix(".json").read_text())["commit"] != result.origin["commit"]:
-        return {}
-    with path.open(newline="") as file:
-        return {line["case"]: float(line["own thread, ms"]) for line in csv.DictReader(file)}
+def format_number(number: float | None) -> str:
+    if number is None:
+        return "–"
+    return f"{number:.2f}" if number < 1 else f"{number:.1f}" if number < 10 else f"{number:,.0f}"
 
 
-def on_another_host(result: Result) -> Result | None:
-    """The same on a machine whose processor is slower or faster, which calls depend on; not always of that commit."""
-    path = result.path.with_stem(f"{result.path.stem}_another_host")
-    return read_result(path) if path.exists() else None
+def format_ratio(number: float | None) -> str:
+    return "–" if number is None else f"{format_number(number)}x"
 
 
-def headline(results: list[Result], base: Path) -> str:
-    """A line for each shape, on all devices, and one that says where the numbers come from."""
+def format_memory(mib: float | None) -> str:
+    return f"{format_number(mib / 1024)} GiB" if mib and mib >= 1024 else f"{format_number(mib)} MiB"
+
+
+def describe(origin: dict[str, Any]) -> str:
+    machine, versions = origin["machine"], origin["versions"]
+    name = machine.get("gpu") or f"{machine['cores']} {machine['cpu'].removesuffix(' Processor')} cores"
+    triton = f", Triton {versions['triton']}" if "triton" in versions else ""
+    return f"{name.replace('(R)', '')}, PyTorch {versions['torch'].split('+')[0]}{triton}"
+
+
+def markdown_table(header: list[str], rows: list[list[str]], n_text: int) -> str:
+    rules = f"|{'---|' * n_text}{'---:|' * (len(header) - n_text)}"
+    lines = [f"| {' | '.join(line)} |" for line in [header, *rows]]
+    return "\n".join([lines[0], rules, *lines[1:]])
+
+
+def sizes(row: Row) -> str:
+    return f"{row.batch}×{row.n_inp:,} → {row.n_out:,}"
+
+
+def write_summary(rows: dict[str, list[Row]], origins: dict[str, dict[str, Any]]) -> str:
+    """Write the short table of the README."""
     lines = []
-    for shape in HEADLINE_SHAPES:
-        claims = [claim for result in results if (claim := claim_of(result, shape))]
-        if claims:
-            row = next(row for result in results for row in result.rows if row.shape == shape)
-            sizes = f"batch {row.batch}, {row.n_inp:,} inputs, {row.n_out:,} outputs"
-            lines.append(f"- `{shape}` ({sizes}), forward and backward: {'; '.join(claims)}.")
-    told = [result for result in results if any(claim_of(result, shape) for shape in HEADLINE_SHAPES)]
-    if told:
-        files = ", ".join(f"`{_relative(result.path, base)}`" for result in told)
-        lines.append(f'- That is `impl="auto"` against `reference` in the same run, from {files}.')
-    for result in results:
-        path, remarked = _relative(result.path, base), "note" in result.origin
-        lines.append(kernel_headline(result.rows, result.machine, path, remarked))
-    return "\n".join(line for line in lines if line)
+    for device, case in README_ROWS:
+        column, on = ("captured_ms", "H200") if device == "cuda" else ("p50_ms", "CPU")
+        fast = find(rows[device], case, "auto", "triton")
+        plain, compiled = (find(rows[device], case, impl) for impl in ("reference", "compiled"))
+        if fast and plain and compiled:
+            times = [getattr(row, column) for row in (fast, plain, compiled)]
+            gains = [format_ratio(ratio(time, times[0])) for time in times[1:]]
+            lines.append([sizes(fast), on, *gains, *(format_memory(row.peak_mib) for row in (fast, plain))])
+    where = "; ".join(describe(origins[device]) for device in ("cuda", "cpu"))
+    header = ["batch×inputs → outputs", "on", "faster than plain", "than compiled", "memory", "plain"]
+    return (
+        markdown_table(header, lines, 2)
+        + '\n\nForward and backward, against plain PyTorch (`impl="reference"`) and that under `torch.compile`. '
+        + f"GPU times in CUDA graphs. {where}."
+    )
 
 
-def claim_of(result: Result, shape: str) -> str:
-    """What `auto` gains over the reference; empty if the run does not tell."""
-    for row in result.rows:
-        if (row.shape, row.mode, row.rival) == (shape, HEADLINE_MODE, "auto") and row.speedup:
-            claim = compared(row.speedup, "faster", "slower", "as fast")
-            if row.memory_ratio:
-                claim += " in " + compared(row.memory_ratio, "less memory", "more memory", "the same memory")
-            return f"**{claim}** on {result.machine}"
-    return ""
+def write_gpu_tables(rows: list[Row], origin: dict[str, Any], name: str) -> str:
+    """Write tables of captured time, called time, host overhead and memory."""
+    rows = [row for row in rows if row.mode == MODE]
+    impls = list(dict.fromkeys(row.impl for row in rows))
+    cases = {row.case: sizes(row) for row in rows}
 
+    def table(value: Callable[[Row], str]) -> str:
+        found = {case: [find(rows, case, impl) for impl in impls] for case in cases}
+        cells = [[f"`{case}`", cases[case], *(value(r) if r else "–" for r in found[case])] for case in cases]
+        return markdown_table(["case", "sizes", *(NAMES.get(impl, f"`{impl}`") for impl in impls)], cells, 2)
 
-def kernel_table(results: list[Result], base: Path) -> str:
-    """The fused kernels against their bars, and where the numbers come from."""
-    text = []
-    for result in results:
-        if result.on_gpu:
-            own_ms, source = in_one_thread(result), f"From `{_relative(result.path, base)}`, {result.circumstances}."
-            if own_ms:
-                source += f" Calls in one thread are from `{_relative(result.path.with_name('calls.csv'), base)}`."
-            if other := on_another_host(result):
-                source += f" On another host: `{_relative(other.path, base)}`, {other.circumstances}."
-            text += [
-                f"**{result.machine}**, fused kernels, {result.versions}, against the bars set for them: forward and"
-                " backward, median time and peak memory above the inputs, gradients included. Calls are waited for."
-                " PyTorch hands the backward pass to another thread and waits for it, if not told otherwise by"
-                " `torch.autograd.set_multithreading_enabled(False)`: then all is in one thread.",
-                bar_table(result.rows, own_ms, other and other.rows),
-                source,
-            ]
-    return "\n\n".join(text) or "Not measured."
-
-
-def tables(results: list[Result], base: Path) -> str:
-    return "\n\n".join(table(result, base) for result in results if result.rows)
-
-
-def table(result: Result, base: Path) -> str:
-    """A run's table: a line per shape and mode, a column per rival, then what was skipped and where all comes from."""
-    rivals = list(dict.fromkeys(row.rival for row in result.rows))
-    told = "speed relative to `reference`, peak memory above the inputs"
-    if any(row.captured_ms for row in result.rows):
-        told = "median time of a call, then of one captured in a CUDA graph; peak memory above the inputs"
-    cells = {(row.shape, row.mode, row.rival): cell(row, result.on_gpu) for row in result.rows}
-    lines = [["layer", "batch x inputs → outputs", "pass", *rivals], ["---"] * 3 + ["---:"] * len(rivals)]
-    for row in {(row.shape, row.mode): row for row in result.rows}.values():
-        sizes = f"{row.batch} x {row.n_inp:,} → {row.n_out:,}"
-        own = (cells.get((row.shape, row.mode, rival), "") for rival in rivals)
-        lines.append([f"`{row.shape}`", sizes, row.mode.replace("+", " + "), *own])
-    text = [
-        f"**{result.machine}**, {result.versions}: {told}.",
-        "\n".join(f"| {' | '.join(line)} |" for line in lines),
-        "\n".join(skipped_lines(result.rows)),
-        f"From `{_relative(result.path, base)}`, {result.circumstances}.",
+    fast = [row for case in cases if (row := find(rows, case, "auto", "triton"))]
+    overhead = [
+        [f"`{row.case}`", *map(format_number, (row.captured_ms, row.p50_ms, row.overhead_ms, row.one_thread_ms))]
+        for row in fast
     ]
-    return "\n\n".join(part for part in text if part)
+    header = ["case", "captured", "called", "called minus captured", "called, backward in the same thread"]
+    return "\n\n".join(
+        [
+            f"### On a GPU\n\n{describe(origin)}. Forward and backward; `{name}.csv`.",
+            f"**Milliseconds in a CUDA graph**\n\n{table(lambda row: format_number(row.captured_ms))}",
+            f"**Milliseconds of a call**\n\n{table(lambda row: format_number(row.p50_ms))}",
+            f"**Peak memory**\n\n{table(lambda row: format_memory(row.peak_mib))}",
+            "**What an eager call costs**, in milliseconds, with what `auto` picks. PyTorch runs the backward pass in "
+            "another thread unless `torch.autograd.set_multithreading_enabled(False)` is set.\n\n"
+            + markdown_table(header, overhead, 1),
+            "![Time and memory on a GPU](pictures/speed_cuda.png)",
+            "![Time and memory as inputs, outputs or the batch grow](pictures/scaling_cuda.png)",
+            *skipped_lines(rows),
+        ]
+    )
 
 
-def cell(row: Row, on_gpu: bool) -> str:
-    """Speed and memory: on a GPU times, on a CPU the ratio, without which there is memory alone."""
-    if row.skipped:
-        return "-"
-    parts = []
-    if on_gpu and (row.p50_ms or row.captured_ms):
-        parts.append(" / ".join(short(ms) if ms else "-" for ms in (row.p50_ms, row.captured_ms)) + " ms")
-    elif row.speedup and row.rival != "reference":
-        parts.append(f"{short(row.speedup)}x")
-    if row.peak_mib is not None:
-        parts.append(size(row.peak_mib))
-    return ", ".join(parts) + (f" ({row.picked})" if row.picked else "")
-
-
-def pictures(results: list[Result], base: Path) -> str:
-    """Links to the pictures of runs that have rows to draw, and where numbers come from that no table has."""
-    lines = []
-    for result in results:
-        grows = result.path.stem.startswith("scaling")
-        kind = "as the problem grows, " if grows else ""
-        path = _relative(result.path.with_suffix(".png"), base)
-        lines.append(f"![Time and memory of each implementation, {kind}on {result.machine}]({path})")
-        if grows:
-            lines.append(f"From `{_relative(result.path, base)}`, {result.circumstances}.")
-    return "\n\n".join(lines)
+def write_cpu_tables(rows: list[Row], origin: dict[str, Any], name: str) -> str:
+    """Write speed relative to the reference and memory, for forward passes and with backward passes."""
+    impls = list(dict.fromkeys(row.impl for row in rows))
+    parts = [f"### On a CPU\n\n{describe(origin)}. `auto` names what it picked; `{name}.csv`."]
+    for mode in dict.fromkeys(row.mode for row in rows):
+        lines = []
+        for case, shape in {row.case: sizes(row) for row in rows}.items():
+            plain, cells = find(rows, case, "reference", mode=mode), []
+            for impl in impls:
+                row = find(rows, case, impl, mode=mode)
+                speed = format_ratio(ratio(plain.p50_ms, row.p50_ms)) if plain and row else "–"
+                picked = f" (`{row.picked}`)" if row and row.picked else ""
+                cells.append(f"{speed}, {format_memory(row.peak_mib)}{picked}" if row else "–")
+            lines.append([f"`{case}`", shape, *cells])
+        header = ["case", "sizes", *(NAMES.get(impl, f"`{impl}`") for impl in impls)]
+        title = mode.capitalize().replace("+", " and ")
+        parts.append(f"**{title}: speed relative to `reference`, peak memory**\n\n{markdown_table(header, lines, 2)}")
+    return "\n\n".join([*parts, "![Time and memory on a CPU](pictures/speed_cpu.png)", *skipped_lines(rows)])
 
 
 def skipped_lines(rows: list[Row]) -> list[str]:
-    """Why cells are empty, a line per rival and reason."""
+    """Say why cells are empty, a line per implementation and reason."""
     reasons: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
         if row.skipped:
-            reasons.setdefault((row.rival, row.skipped), {})[f"`{row.shape}`"] = None
-    return [f"- `{rival}` not on {', '.join(shapes)}: {reason}." for (rival, reason), shapes in reasons.items()]
+            reasons.setdefault((row.impl, row.skipped), {})[f"`{row.case}`"] = None
+    lines = [f"- `{impl}` does not run {', '.join(cases)}: {why}." for (impl, why), cases in reasons.items()]
+    return ["\n".join(lines)] if lines else []
 
 
-def insert(text: str, name: str, content: str) -> str:
-    """The text with new content between the markers of that name."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    found = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
-    if len(found.findall(text)) != 1:
-        raise typer.BadParameter(f"README: expected one {begin} with one {end} after it")
-    return found.sub(lambda match: f"{match[1]}\n{content}\n\n{match[2]}", text)
+def exceeded_limits(rows: dict[str, list[Row]]) -> Iterator[str]:
+    """Yield limits that the stored measurements do not meet."""
+    for case, least in CPU_LIMITS.items():
+        plain, auto = find(rows["cpu"], case, "reference"), find(rows["cpu"], case, "auto")
+        if not plain or not auto or (ratio(plain.p50_ms, auto.p50_ms) or 0) < least:
+            yield f"cpu.csv, {case}: auto is not {least:.3g} times as fast as reference"
+        measured = [r for r in rows["cpu"] if (r.case, r.mode) == (case, MODE) and r.impl not in ("auto", "compiled")]
+        fastest = min((row for row in measured if row.p50_ms), key=lambda row: row.p50_ms or 0)
+        if auto and auto.picked != fastest.impl:
+            yield f"cpu.csv, {case}: auto picks {auto.picked}, but {fastest.impl} is faster"
+        if plain and auto and (ratio(plain.peak_mib, auto.peak_mib) or 0) < CPU_MEMORY_LIMITS.get(case, 0):
+            yield f"cpu.csv, {case}: auto does not need {CPU_MEMORY_LIMITS[case]} times less memory than reference"
+    for case, (ms, mib) in GPU_LIMITS.items():
+        row = find(rows["cuda"], case, "auto", "triton")
+        if not row or not row.captured_ms or row.captured_ms > ms or (mib and (row.peak_mib or mib + 1) > mib):
+            yield f"cuda.csv, {case}: more than {ms} ms in a CUDA graph or {mib} MiB"
 
 
-def _relative(path: Path, base: Path) -> str:
-    return Path(os.path.relpath(path, base)).as_posix()
+def insert(text: str, marker: str, content: str) -> str:
+    """Replace what stands between `<!-- marker: begin -->` and `<!-- marker: end -->`."""
+    begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
+    if text.count(begin) != 1 or text.count(end) != 1:
+        sys.exit(f"expected one {begin} and one {end}")
+    return re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n\n{content}\n\n{end}", text, flags=re.DOTALL)
 
 
-def main(
-    results: Annotated[Path, typer.Option(help="Folder to read.", show_default="benchmarks/results")] = RESULTS,
-    readme: Annotated[Path, typer.Option(help="File to write into.", show_default="README.md")] = ROOT / "README.md",
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if the file is out of date.")] = False,
-) -> None:
-    """Bring README.md and the pictures up to date with the results."""
-    found = read_results(results)
-    if not found:
-        raise typer.BadParameter(f"no results in {results}: python benchmarks/run.py makes them")
-    old = readme.read_text()
-    grown = read_results(results, "scaling_")
-    new = insert(old, "headline", headline(found, readme.parent))
-    new = insert(new, "benchmark table", tables(found, readme.parent))
-    new = insert(new, "kernel table", kernel_table(found, readme.parent))
-    if "<!-- pictures: begin -->" in new:
-        new = insert(new, "pictures", pictures([*found, *grown], readme.parent))
-    if check and new != old:
-        typer.echo(f"{readme.name} is not what the results give: run python benchmarks/report.py", err=True)
-        raise typer.Exit(1)
+def draw_plots(rows: dict[str, list[Row]], folder: Path) -> None:
+    from plot import captured_time, draw_cases, draw_families
+
+    def relative_time(row: Row) -> float | None:
+        plain = find(rows["cpu"], row.case, "reference")
+        return ratio(row.p50_ms, plain.p50_ms) if plain else None
+
+    both = {device: [row for row in found if row.mode == MODE] for device, found in rows.items()}
+    draw_cases(both["cpu"], relative_time, "Time of a call, reference = 1", folder / "speed_cpu.png")
+    draw_cases(both["cuda"], captured_time, "Time in a CUDA graph, ms", folder / "speed_cuda.png")
+    draw_families(read_rows(RESULTS / "scaling_cuda.csv"), folder / "scaling_cuda.png")
+
+
+def main() -> None:
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not check:
+        sys.exit(__doc__)
+    rows = {device: read_rows(RESULTS / f"{device}.csv") for device in ("cpu", "cuda")}
+    origins = {device: json.loads((RESULTS / f"{device}.json").read_text()) for device in rows}
+    gpu, cpu = (
+        write(rows[device], origins[device], f"benchmarks/results/{device}")
+        for device, write in (("cuda", write_gpu_tables), ("cpu", write_cpu_tables))
+    )
+    tables = {"README.md": write_summary(rows, origins), "docs/benchmarks.md": f"{gpu}\n\n{cpu}"}
+    wrong = list(exceeded_limits(rows)) if check else []
+    for name, content in tables.items():
+        old = (ROOT / name).read_text()
+        new = insert(old, "speed table", content)
+        if check and new != old:
+            wrong.append(f"{name}: speed table out of date, run python benchmarks/report.py")
+        if not check:
+            (ROOT / name).write_text(new)
     if not check:
-        readme.write_text(new)
-        for result in found:
-            subtitle = f"Forward and backward, log scales, shorter is better. {result.machine}, {result.versions}"
-            draw(result.rows, PLOT_TITLE, subtitle, result.path.with_suffix(".png"))
-        for result in grown:
-            subtitle = f"Log scales, lower is better; a line ends at 2 s or where memory does. {result.machine}"
-            draw_scaling(result.rows, f"{subtitle}, {result.versions}", result.path.with_suffix(".png"))
+        draw_plots(rows, ROOT / "docs" / "pictures")
+    if wrong:
+        sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

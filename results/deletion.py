@@ -32,7 +32,7 @@ from capsroute.lab.analysis.deletion import (
     measure_deletion,
 )
 from capsroute.lab.data import folder, smallnorb, sst, toys, treebank
-from capsroute.lab.predict import Judge
+from capsroute.lab.predict import TextClassifier
 from capsroute.lab.report.charts import draw_deletion, encode_figure
 from capsroute.layers import Routing
 from capsroute.nets import SST, SmallNORB
@@ -105,7 +105,7 @@ def render_toys(split: str, n: int) -> Iterator[Tensor]:
 
 
 def load_texts(args: argparse.Namespace, split: str) -> tuple[list[Routing], Iterator[Sample]]:
-    judge = Judge("treebank" if args.data == "treebank" else "sst5-minilm", args.encoder)
+    judge = TextClassifier("treebank" if args.data == "treebank" else "sst5-minilm", args.encoder)
     phrases = treebank.load(folder(), split) if args.data == "treebank" else sst.load(folder() / "sst", split)
     texts = [phrases.text[row] for row in sample_rows(len(phrases.text), args.samples)]
     encoded = (judge.encoder.encode(judge.encoder.tokenize([text])) for text in texts)

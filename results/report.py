@@ -16,8 +16,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 HEADS = {"routing": "routing", "attention": "attention pooling", "linear": "linear probe of mean-pooled states"}
 TASKS = {"sst5": "SST-5, frozen MiniLM-L6", "sst2": "SST-2, frozen MiniLM-L6"}
-SMALLNORB = "smallNORB, JPEG copy"
-IMPLS = {"moments": "`moments`", "triton": "Triton kernels", "reference": "`reference`", "blocked": "`blocked`"}
+SMALLNORB = "smallNORB (JPEG)"
+IMPLS = {"moments": "`moments`", "triton": "`triton`", "reference": "`reference`", "blocked": "`blocked`"}
 DELETION_DATA = {
     "smallnorb": "smallNORB, JPEG copy",
     "toys": "rendered toys",
@@ -51,8 +51,9 @@ def author_accuracy() -> str:
 
 def markdown_table(header: list[str], rows: list[list[str]], n_text: int) -> str:
     """Format a table whose first columns are text and whose others are numbers."""
-    rules = ["---"] * n_text + ["---:"] * (len(header) - n_text)
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rules, *rows])
+    rules = f"|{'---|' * n_text}{'---:|' * (len(header) - n_text)}"
+    lines = [f"| {' | '.join(line)} |" for line in [header, *rows]]
+    return "\n".join([lines[0], rules, *lines[1:]])
 
 
 def accuracy_table() -> str:
@@ -80,19 +81,18 @@ def accuracy_table() -> str:
 
 def accuracy_summary() -> str:
     """Write the short table of the README: routing, and what it is compared with."""
-    header = ["data", "trained by", "runs", "routing, %", "for comparison, %"]
     rows = []
     for impl in ("moments", "triton"):
         runs = select_runs("smallnorb", implementation=impl)
         rows.append(
-            [SMALLNORB, IMPLS[impl], str(len(runs)), format_accuracy(runs), f"author's weights: {author_accuracy()}"]
+            [SMALLNORB, IMPLS[impl], str(len(runs)), format_accuracy(runs), f"author's weights {author_accuracy()}"]
         )
     for task, data in TASKS.items():
         runs = select_runs(task, group="routing")
         attention = format_accuracy(select_runs(task, group="attention"))
         impl = IMPLS[runs[0]["implementation"]]
-        rows.append([data, impl, str(len(runs)), format_accuracy(runs), f"attention pooling: {attention}"])
-    return markdown_table(header, rows, 2)
+        rows.append([data, impl, str(len(runs)), format_accuracy(runs), f"attention pooling {attention}"])
+    return markdown_table(["data", "trained by", "runs", "routing, %", "for comparison, %"], rows, 2)
 
 
 def areas_table() -> str:
