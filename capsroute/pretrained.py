@@ -1,4 +1,4 @@
-"""Networks that come trained with the package."""
+"""Trained networks that are installed with the package."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,31 +7,28 @@ if TYPE_CHECKING:
     from .nets import SST, SmallNORB
 
 HOME = Path(__file__).parent / "weights"
-SHIPPED = {  # name, and the experiment it was trained by
+SHIPPED = {  # name, and the experiment that trained it
     "smallnorb": "smallnorb",
     "toys": "toys96",
     "sst5-minilm": "sst5",
     "sst2-minilm": "sst2",
     "treebank": "treebank",
 }
+ALIASES = {"sst5": "sst5-minilm", "sst2": "sst2-minilm"}
 
 
 def load(name: str) -> "SmallNORB | SST":
-    """A network trained and shipped with capsroute, ready to classify.
+    """Load a network trained and shipped with capsroute, ready to classify.
 
     Args:
-        name: `"smallnorb"` or `"toys"`, which see stereo pairs of images; `"sst5-minilm"`, `"sst2-minilm"` or
-            `"treebank"`, which see the hidden states of texts. The model card beside the weights says more.
+        name: `"smallnorb"` or `"toys"`, which take stereo pairs of images; `"sst5-minilm"` (or `"sst5"`),
+            `"sst2-minilm"` (or `"sst2"`) or `"treebank"`, which take the hidden states of texts. The model card beside
+            the weights says more.
     """
-    from .nets import SST, SmallNORB  # imported here, for they ask for the hub's package, which takes its time
+    from .nets import SST, SmallNORB
 
+    name = ALIASES.get(name, name)
     if name not in SHIPPED:
-        raise ValueError(f"name: expected one of {list(SHIPPED)}, got {name!r}")
+        raise ValueError(f"name: expected one of {[*SHIPPED, *ALIASES]}, got {name!r}")
     kind = SST if SHIPPED[name] in ("treebank", "sst5", "sst2") else SmallNORB
     return kind.from_pretrained(HOME / name).eval()
-
-
-def encoder_of(folder: Path, named: str) -> str:
-    """The encoder a network needs: the one that lies beside its weights, or else the one it names."""
-    beside = folder / "encoder"
-    return str(beside) if beside.is_dir() else named

@@ -1,5 +1,13 @@
 """Errors that the command line prints as a message, without a traceback."""
 
+EXTRAS = {  # packages that are not part of the extra `train`, which most commands need
+    "transformers": "text",
+    "tokenizers": "text",
+    "matplotlib": "report",
+    "sklearn": "report",
+    "gradio": "demo",
+}
+
 
 class UserError(RuntimeError):
     """Report something the user can correct; the message says what is wrong and what to do."""

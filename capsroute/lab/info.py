@@ -1,4 +1,4 @@
-"""What `capsroute info` shows."""
+"""Tables of `capsroute info`."""
 
 import importlib.metadata
 import platform
@@ -7,25 +7,23 @@ import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..routing import IMPLS, pick, triton
+from ..routing import IMPLS, pick
 from ..testing import SHAPES
 
 
-def versions() -> Table:
-    """Of the package and of what it uses."""
-    table = Table("package", "version", title="Versions")
+def list_versions() -> Table:
+    """Return a table of installed packages."""
+    table = Table("package", "version", title="Versions", box=SIMPLE_HEAD, pad_edge=False)
     table.add_row("python", platform.python_version())
     for package in ("capsroute", "torch", "numpy", "triton", "onnx", "onnxruntime"):
-        try:
-            table.add_row(package, importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            table.add_row(package, "not installed")
+        installed = any(importlib.metadata.distributions(name=package))
+        table.add_row(package, importlib.metadata.version(package) if installed else "not installed")
     return table
 
 
-def devices() -> Table:
-    """That PyTorch sees."""
-    table = Table("device", "what", title="Devices", box=SIMPLE_HEAD, pad_edge=False)
+def list_devices() -> Table:
+    """Return a table of the devices that PyTorch can use."""
+    table = Table("device", "name", title="Devices", box=SIMPLE_HEAD, pad_edge=False)
     table.add_row("cpu", f"{torch.get_num_threads()} threads")
     for k in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(k).total_memory / 2**30
@@ -35,11 +33,10 @@ def devices() -> Table:
     return table
 
 
-def implementations(device: str, agreement: str) -> tuple[Table, str]:
-    """Which can run each named shape, and the reasons why others cannot."""
-    title = f"Implementations on {device}"
+def list_implementations(device: str, agreement: str) -> tuple[Table, str]:
+    """Return a table of the implementations that can run each named shape, and why others cannot."""
     columns = "shape", "inputs → outputs", "capsules", *IMPLS
-    table = Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(*columns, title=f"Implementations on {device}", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     notes: list[str] = []
     for name, shape in SHAPES.items():
         case = shape.case(agreement, device)
@@ -53,12 +50,3 @@ def implementations(device: str, agreement: str) -> tuple[Table, str]:
         capsules = f"{shape.d_cov}x{shape.d_inp} → {shape.d_cov}x{shape.d_out}"
         table.add_row(name, sizes, capsules, *cells)
     return table, "\n".join(f"({k}) {note}" for k, note in enumerate(notes, start=1))
-
-
-def plain_calls(device: str) -> str:
-    """Who starts the fused kernels outside of graphs, if they run; the first time that takes half a minute to tell."""
-    triton.look(device)
-    if device != "cuda" or triton.FOUND[device]:
-        return ""
-    lacking = triton.ready()
-    return f"plain calls of triton are started by {f'Python: {lacking}' if lacking else 'C++'}"

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from capsroute.lab.errors import StoppedError
-from capsroute.lab.training.environment import Machine
-from capsroute.lab.training.loop import Loop, NonFiniteLossError
+from capsroute.lab.training.environment import Environment
+from capsroute.lab.training.trainer import Trainer, NonFiniteLossError
 from capsroute.lab.training.runs import RunFolder
 from capsroute.lab.training.step import PlainStep, WholeStep
 from capsroute.lab.training.vision import PairSource
@@ -21,22 +21,22 @@ pytestmark = [
 ]
 
 
-def machine(compile: bool = False) -> Machine:
-    return Machine(accelerator="cuda", compile=compile)
+def machine(compile: bool = False) -> Environment:
+    return Environment(accelerator="cuda", compile=compile)
 
 
-def made(folder: Path, compile: bool = False, **settings: object) -> Loop:
+def made(folder: Path, compile: bool = False, **settings: object) -> Trainer:
     here = machine(compile)
     fabric = here.fabric()
     fabric.launch()
-    return Loop(Tiny(TinyConfig(**settings)), RunFolder(folder), here, fabric, None)
+    return Trainer(Tiny(TinyConfig(**settings)), RunFolder(folder), here, fabric, None)
 
 
 def go_plainly(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("capsroute.lab.training.loop.why_not_captured", lambda *_: "plain steps were asked for")
+    patch.setattr("capsroute.lab.training.trainer.why_not_captured", lambda *_: "plain steps were asked for")
 
 
-@pytest.mark.parametrize("settings", [{}, {"guide": 1.0}], ids=["plain loss", "guided"])
+@pytest.mark.parametrize("settings", [{}, {"auxiliary_weight": 1.0}], ids=["plain loss", "guided"])
 @pytest.mark.parametrize("compile", [False, True], ids=["eager", "compiled"])
 def test_a_captured_step_has_the_losses_of_plain_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile: bool, settings: dict[str, float]

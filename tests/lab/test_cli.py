@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from capsroute.lab.cli import app
 from capsroute.lab.data import Pairs
-from capsroute.lab.data.toys import labels
+from capsroute.lab.data.toys import make_labels
 from capsroute.lab.training.experiments import EXPERIMENTS
 from capsroute.nets import SmallNORB
 from capsroute.pretrained import SHIPPED
@@ -158,7 +158,7 @@ def saved_seed(folder: Path, k: int) -> tuple[int, int]:
 
 def few_toys(folder: Path, split: str, size: int, **_: object) -> Pairs:
     """Noise in place of toys, with their labels."""
-    category, info = labels(split)
+    category, info = make_labels(split)
     some = np.arange(0, len(category), 40)
     images = np.random.default_rng(0).integers(0, 256, (len(some), 2, size, size), dtype=np.uint8)
     return Pairs(images, category[some], info[some])

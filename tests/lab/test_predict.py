@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from capsroute.lab.baselines import AttentionPooling
 from capsroute.lab.cli import app
 from capsroute.lab.data.trees import POLARITIES, SENTIMENTS
-from capsroute.lab.predict import Judge
+from capsroute.lab.predict import TextClassifier
 from capsroute.nets import SST, SmallNORB
 from conftest import ROOT
 from test_encoders import STRANGE, save
@@ -37,19 +37,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fast = {"epochs": 4, "batch_size": 5, "lr_max": 1e-2, "beta1_max": 0.9, "beta1_min": 0.8, "beta2": 0.99}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAPSROUTE_DATA", str(home))
-        run(home / "run", settings | fast | {"mixup": 0.0, "guide": 1.0})
+        run(home / "run", settings | fast | {"mixup": 0.0, "auxiliary_weight": 1.0})
     return home
 
 
 @pytest.fixture(scope="module")
-def judge(home: Path) -> Judge:
-    return Judge(str(home / "run"))
+def judge(home: Path) -> TextClassifier:
+    return TextClassifier(str(home / "run"))
 
 
 @pytest.fixture
-def warm(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def warm(judge: TextClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command with a network that is loaded already."""
-    monkeypatch.setattr("capsroute.lab.predict.Judge", lambda *_: judge)
+    monkeypatch.setattr("capsroute.lab.predict.TextClassifier", lambda *_: judge)
 
 
 def said(*words: str, stdin: bytes = b"") -> list[str]:
@@ -81,7 +81,7 @@ def harmless(output: str) -> bool:
     return all(c == "\n" or c in "\u200c\u200d" or c.isprintable() for c in output)
 
 
-def test_sentences_as_arguments(home: Path, judge: Judge) -> None:
+def test_sentences_as_arguments(home: Path, judge: TextClassifier) -> None:
     lines = said(str(home / "run"), FINE, DULL)
     assert len(lines) == 2
     for line, answer in zip(lines, judge([FINE, DULL]), strict=True):
@@ -90,7 +90,7 @@ def test_sentences_as_arguments(home: Path, judge: Judge) -> None:
         assert line.endswith(answer.text)
 
 
-def test_answers_are_the_networks_own(judge: Judge) -> None:
+def test_answers_are_the_networks_own(judge: TextClassifier) -> None:
     texts = [FINE, DULL, "a joy", "film " * 100]
     mask, embs = judge.encoder.encode(judge.encoder.tokenize(texts))
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_standard_input_gives_a_line_for_each_line() -> None:
 
 
 @pytest.mark.usefixtures("warm")
-def test_json(judge: Judge) -> None:
+def test_json(judge: TextClassifier) -> None:
     found = answers("run", stdin=f"{FINE}\n\nx\n".encode())
     assert [answer["text"] for answer in found] == [FINE, "", "x"]
     assert found[0] == judge([FINE])[0]._asdict()

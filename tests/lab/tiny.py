@@ -1,9 +1,11 @@
 """A task that trains in seconds: noise around a pattern for each class, and a narrow network.
 
-As a script, it trains in the folder it is given: `python tests/tiny.py FOLDER [--field value ...]`.
+As a script, it trains in the folder it is options: `python tests/lab/tiny.py FOLDER [--field value ...]`.
 """
 
 import argparse
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ from torch import Tensor
 
 from capsroute.lab.data import Pairs
 from capsroute.lab.training.config import Config
-from capsroute.lab.training.environment import Machine
-from capsroute.lab.training.loop import train
+from capsroute.lab.training.environment import Environment
 from capsroute.lab.training.runs import RunFolder
 from capsroute.lab.training.task import Result
+from capsroute.lab.training.trainer import train
 from capsroute.lab.training.vision import PairSource
 from capsroute.nets import SmallNORB
 
@@ -41,8 +43,8 @@ class PoisonedSource(PairSource):
         super().__init__(pairs, 2, device)
         self.poison = poison
 
-    def altered(self, rows: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-        (images,) = super().altered(rows, noise)
+    def augmented_batch(self, rows: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        (images,) = super().augmented_batch(rows, noise)
         return (images.masked_fill((rows == self.poison)[:, None, None, None], torch.nan),)
 
 
@@ -71,7 +73,7 @@ class Tiny:
     def restore(self, folder: Path) -> SmallNORB:
         return SmallNORB.from_pretrained(folder).eval()
 
-    def judge(self, scores: Tensor, split: str) -> Result:
+    def measure(self, scores: Tensor, split: str) -> Result:
         hit = scores.argmax(1).numpy() == self.pairs(split).category
         return Result(int(hit.sum()), len(hit), {})
 
@@ -79,11 +81,25 @@ class Tiny:
         return {"data": "tiny"}
 
 
-def run_tiny(folder: Path, *, resume: bool = False, machine: Machine | None = None, **settings: Any) -> dict[str, Any]:
-    machine = machine or Machine(accelerator="cpu")
-    fabric = machine.fabric()
+def run_tiny(
+    folder: Path,
+    *,
+    resume: bool = False,
+    environment: Environment | None = None,
+    stop_after: int | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train in a folder; Ctrl-C comes after the step `stop_after`."""
+    environment = environment or Environment(accelerator="cpu")
+    fabric = environment.fabric()
     fabric.launch()
-    return train(Tiny(TinyConfig(**settings)), RunFolder(folder), machine, fabric, resume=resume)
+    task, on_step = Tiny(TinyConfig(**settings)), interrupt_after(stop_after)
+    return train(task, RunFolder(folder), environment, fabric, resume=resume, on_step=on_step)
+
+
+def interrupt_after(step: int | None) -> Callable[[int], None]:
+    """Return a callback that sends Ctrl-C to the process after a step."""
+    return lambda done: signal.raise_signal(signal.SIGINT) if done == step else None
 
 
 if __name__ == "__main__":
@@ -94,9 +110,9 @@ if __name__ == "__main__":
     parser.add_argument("--precision", default="32-true")
     for name, kind in (("epochs", int), ("n", int), ("batch_size", int), ("save_every", float)):
         parser.add_argument(f"--{name}", type=kind)
-    given = {k: v for k, v in vars(parser.parse_args()).items() if v is not None}
-    folder, resume = given.pop("folder"), given.pop("resume")
-    devices = given.pop("devices")
+    options = {k: v for k, v in vars(parser.parse_args()).items() if v is not None}
+    folder, resume = options.pop("folder"), options.pop("resume")
+    devices = options.pop("devices")
     strategy = "ddp" if devices > 1 else "auto"
-    machine = Machine(accelerator="cpu", devices=devices, strategy=strategy, precision=given.pop("precision"))
-    run_tiny(folder, resume=resume, machine=machine, **given)
+    environment = Environment(accelerator="cpu", devices=devices, strategy=strategy, precision=options.pop("precision"))
+    run_tiny(folder, resume=resume, environment=environment, **options)

@@ -1,4 +1,4 @@
-"""Settings of a run: typed dataclasses, changed by name, and nothing that is not a field."""
+"""Settings of a run: typed dataclasses whose fields are set by name."""
 
 import dataclasses
 import difflib
@@ -13,107 +13,88 @@ SomeConfig = TypeVar("SomeConfig", bound="Config")
 
 
 class SettingError(UserError, ValueError):
-    """A setting that does not exist or does not fit; the message lists the right ones."""
+    """Report a setting that does not exist or has a wrong value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Regime):
-    """What all runs have in common. Subclasses add what their data needs."""
+    """Settings that all runs share; subclasses add those of their data."""
 
     experiment: str
     seed: int = 0
-    log_every: int = 50  # steps a row of the log covers
+    log_every: int = 50  # steps per row of the log
     validate_every: float = 1.0  # epochs
-    validate_on: int | None = 5000  # samples at most, always the same; none for all
+    validate_on: int | None = 5000  # at most so many samples, the same each time; none for all
     train_on: int | None = None
     test_on: int | None = None
-    save_every: float = 30.0  # seconds between checkpoints, at least
+    save_every: float = 30.0  # least seconds between checkpoints
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {
-            "seed": 0,
-            "log_every": 1,
-            "save_every": 0,
-            "validate_on": 1,
-            "train_on": 1,
-            "test_on": 1,
-        }
-        for name, lowest in least.items():
-            value = getattr(self, name)
-            if value is not None and not value >= lowest:
-                raise ValueError(f"{name}: expected at least {lowest}, got {value}")
+        self.check_minimum(seed=0, log_every=1, save_every=0, validate_on=1, train_on=1, test_on=1)
         if not self.validate_every > 0:
             raise ValueError(f"validate_every: expected above 0, got {self.validate_every}")
 
-    def on_everything(self) -> Self:
-        """The same run with all of the training set."""
+    def check_minimum(self, **minimum: float) -> None:
+        """Raise an error for a field below its minimum."""
+        for name, least in minimum.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"{name}: expected at least {least}, got {value}")
+
+    def sample_limit(self, split: str) -> int | None:
+        return {"train": self.train_on, "validation": self.validate_on, "test": self.test_on}[split]
+
+    def with_all_training_data(self) -> Self:
+        """Return the same settings with nothing held out of the training set."""
         return self
 
 
-def change(config: SomeConfig, settings: list[str]) -> SomeConfig:
-    """A copy with settings such as `epochs=3` applied, the last of a name winning."""
-    kinds = fields_of(config)
+def change_settings(config: SomeConfig, settings: list[str]) -> SomeConfig:
+    """Return a copy with settings such as `epochs=3` applied; of two for the same field, the last one counts."""
+    types_by_name = get_type_hints(type(config))
+    del types_by_name["experiment"]
     changed = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
-            raise SettingError(f"{setting!r}: expected field=value")
-        if name not in kinds:
-            close = difflib.get_close_matches(name, kinds, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise SettingError(f"{name}: no such field{hint}\n{listing(config)}")
+            raise SettingError(f"{setting!r}: expected FIELD=VALUE")
+        if name not in types_by_name:
+            close = difflib.get_close_matches(name, types_by_name, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(types_by_name)}"
+            raise SettingError(f"{name}: {config.experiment} has no such field; {hint}")
         try:
-            changed[name] = parse(text, kinds[name])
+            changed[name] = _parse(text, types_by_name[name])
         except ValueError:
-            raise SettingError(f"{name}: expected {words(kinds[name])}, got {text!r}\n{listing(config)}") from None
+            raise SettingError(f"{name}: expected {_describe(types_by_name[name])}, got {text!r}") from None
     try:
         return dataclasses.replace(config, **changed)
     except ValueError as error:
         raise SettingError(str(error)) from None
 
 
-def from_dict(kind: type[SomeConfig], values: dict[str, Any]) -> SomeConfig:
-    """The config that `dataclasses.asdict` wrote."""
-    known = {field.name for field in dataclasses.fields(kind)}
-    if values.keys() != known:
-        wrong = ", ".join(sorted(values.keys() ^ known))
-        raise SettingError(f"the saved settings are those of another version, they differ in: {wrong}")
+def config_from_dict(kind: type[SomeConfig], values: dict[str, Any]) -> SomeConfig:
+    """Return the config that `dataclasses.asdict` wrote."""
+    differing = values.keys() ^ {field.name for field in dataclasses.fields(kind)}
+    if differing:
+        raise SettingError(f"the saved settings are of another version, they differ in: {', '.join(sorted(differing))}")
     return kind(**values)
 
 
-def fields_of(config: Config) -> dict[str, Any]:
-    """The type of every field that may be set."""
-    kinds = get_type_hints(type(config))
-    return {f.name: kinds[f.name] for f in dataclasses.fields(config) if f.name != "experiment"}
-
-
-def listing(config: Config) -> str:
-    """Every field with its type and value, one a line."""
-    lines = [f"  {name} = {getattr(config, name)!r} ({words(kind)})" for name, kind in fields_of(config).items()]
-    return "\n".join([f"fields of {config.experiment}:", *lines])
-
-
-def parse(text: str, kind: Any) -> Any:
-    """A value of the type from its text."""
+def _parse(text: str, kind: Any) -> Any:
+    """Convert the text of a setting to its type; raises ValueError if it does not fit."""
     if get_origin(kind) is types.UnionType:
-        if text.lower() == "none":
-            return None
-        return parse(text, next(k for k in get_args(kind) if k is not types.NoneType))
+        return None if text.lower() == "none" else _parse(text, get_args(kind)[0])
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
             raise ValueError
         return text
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError
-        return text.lower() == "true"
     return kind(text)
 
 
-def words(kind: Any) -> str:
+def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
     if get_origin(kind) is types.UnionType:
-        return " or ".join("none" if k is types.NoneType else words(k) for k in get_args(kind))
-    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[kind]
+        return f"{_describe(get_args(kind)[0])} or none"
+    return {int: "a whole number", float: "a number", str: "text"}[kind]

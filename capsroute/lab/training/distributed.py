@@ -1,30 +1,30 @@
-"""Batch statistics over all processes, so that their number does not change what is learned."""
+"""Batch normalisation over all processes, so that their number does not change what is learned."""
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 
-class Shared(nn.modules.batchnorm._BatchNorm):
-    """Batch normalisation with the mean and variance of the whole batch, on CPU and GPU alike.
+class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Normalises with mean and variance of the batches of all processes, on CPU and GPU; torch's own needs CUDA."""
 
-    torch's own is for CUDA devices alone.
-    """
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Accept any number of axes, as the classes it replaces each check their own."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
             return super().forward(input)
-        others = [0, *range(2, input.ndim)]
+        axes = [0, *range(2, input.ndim)]
         count = input.numel() // input.shape[1] * dist.get_world_size()
-        mean = total(input.sum(others, keepdim=True)) / count  # [1, channels, 1, ...]
+        mean = sum_over_processes(input.sum(axes, keepdim=True)) / count  # [1, channels, 1, ...]
         centred = input - mean
-        var = total(centred.square().sum(others, keepdim=True)) / count
-        self._follow(mean.detach().flatten(), var.detach().flatten() * (count / (count - 1)))
+        var = sum_over_processes(centred.square().sum(axes, keepdim=True)) / count
+        self._update_running(mean.detach().flatten(), var.detach().flatten() * (count / (count - 1)))
         result = centred * torch.rsqrt(var + self.eps)
         return result * self.weight.view_as(mean) + self.bias.view_as(mean) if self.affine else result
 
     @torch.no_grad()
-    def _follow(self, mean: Tensor, var: Tensor) -> None:
+    def _update_running(self, mean: Tensor, var: Tensor) -> None:
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.momentum is not None
@@ -34,18 +34,7 @@ class Shared(nn.modules.batchnorm._BatchNorm):
             self.num_batches_tracked.add_(1)
 
 
-class SharedBatchNorm1d(Shared, nn.BatchNorm1d): ...
-
-
-class SharedBatchNorm2d(Shared, nn.BatchNorm2d): ...
-
-
-SHARED = {nn.BatchNorm1d: SharedBatchNorm1d, nn.BatchNorm2d: SharedBatchNorm2d}
-
-
-class _Total(torch.autograd.Function):
-    """The sum over processes; each one's gradient is the sum of theirs, for all of them used it."""
-
+class _SumOverProcesses(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
         x = x.clone()
@@ -54,19 +43,17 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        grad = grad.contiguous().clone()
-        dist.all_reduce(grad)
-        return grad
+        return _SumOverProcesses.forward(ctx, grad.contiguous())  # every process used the sum
 
 
-def total(x: Tensor) -> Tensor:
-    result = _Total.apply(x)
+def sum_over_processes(x: Tensor) -> Tensor:
+    result = _SumOverProcesses.apply(x)
     assert isinstance(result, Tensor)
     return result
 
 
-def share_batch_statistics(module: nn.Module) -> nn.Module:
-    """Let every batch normalisation of a network see the whole batch."""
+def synchronise_batch_norm(module: nn.Module) -> None:
+    """Make every batch normalisation of a network use the batches of all processes."""
     for m in module.modules():
-        m.__class__ = SHARED.get(type(m), type(m))  # same parameters and buffers, another forward
-    return module
+        if isinstance(m, nn.modules.batchnorm._BatchNorm):
+            m.__class__ = SyncBatchNorm  # same parameters and buffers, another forward

@@ -1,4 +1,4 @@
-"""Where a run computes: Fabric's devices, nodes, strategy and precision."""
+"""Where a run computes: devices, processes and precision, as Lightning Fabric names them."""
 
 import dataclasses
 import importlib.metadata
@@ -13,50 +13,59 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-PACKAGES = ("capsroute", "torch", "numpy", "lightning", "torchmetrics", "safetensors", "huggingface_hub", "triton")
+from ..errors import UserError
+
+PACKAGES = ("capsroute", "torch", "numpy", "lightning", "safetensors", "huggingface_hub", "triton")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What computes, and how. It may change when a run is resumed; what is learned then differs by rounding alone."""
+class Environment:
+    """Devices and precision of a run. They may change when it is resumed; results then differ by rounding alone."""
 
-    accelerator: str = "auto"  # cpu, cuda, mps, or the best there is
-    devices: int = 1  # processes on each machine
+    accelerator: str = "auto"  # cpu, cuda, mps, or auto for the best available
+    devices: int = 1  # processes on each node
     nodes: int = 1
     strategy: str = "auto"  # ddp for several processes
     precision: str = "32-true"
-    compile: bool | None = None  # by default on a GPU, where all batches have one size
+    compile: bool | None = None  # None: on a GPU, if all batches have the same shape
+    capture: bool = True  # steps as CUDA graphs, where possible
 
-    def fabric(self, loggers: Any = None) -> Fabric:
+    def fabric(self) -> Fabric:
+        """Return Fabric for this environment, not yet launched."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*isinstance.*LeafSpec.*")  # lightning, on a newer torch
-            return Fabric(
-                accelerator=self.accelerator,
-                devices=self.devices,
-                num_nodes=self.nodes,
-                strategy=self.strategy,
-                precision=self.precision,  # pyright: ignore[reportArgumentType]
-                loggers=loggers,
-            )
+            try:
+                return Fabric(
+                    accelerator=self.accelerator,
+                    devices=self.devices,
+                    num_nodes=self.nodes,
+                    strategy=self.strategy,
+                    precision=self.precision,  # pyright: ignore[reportArgumentType]
+                )
+            except (MisconfigurationException, RuntimeError, ValueError) as error:
+                settings = ", ".join(f"{name}={getattr(self, name)}" for name in ("accelerator", "devices", "strategy"))
+                hint = "--accelerator cpu works everywhere"
+                raise UserError(f"{settings}: {' '.join(str(error).split())} ({hint})") from error
 
-    def compiles(self, device: torch.device, one_size: bool) -> bool:
-        """By default where it pays: batches of many sizes would each be compiled anew."""
-        return device.type == "cuda" and one_size if self.compile is None else self.compile
+    def uses_compile(self, device: torch.device, fixed_size: bool) -> bool:
+        """Return whether to compile; every new batch shape would be compiled again."""
+        return device.type == "cuda" and fixed_size if self.compile is None else self.compile
 
 
-def describe(machine: Machine, device: torch.device, note: str) -> dict[str, Any]:
-    """What a result needs beside it to be believed: versions, hardware, commit, command, time."""
+def describe_environment(environment: Environment, device: torch.device, note: str) -> dict[str, Any]:
+    """Return versions, hardware, commit, command and time, for the record of a run."""
     facts: dict[str, Any] = {"python": platform.python_version()}
-    facts |= {name: version(name) for name in PACKAGES}
+    facts |= {name: package_version(name) for name in PACKAGES}
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     facts |= {"device": name, "threads": torch.get_num_threads(), "system": platform.system()}
-    facts |= {k: v for k, v in dataclasses.asdict(machine).items() if k != "accelerator"}
-    facts |= {"commit": commit(), "command": " ".join(["capsroute", *sys.argv[1:]])}
+    facts |= {k: v for k, v in dataclasses.asdict(environment).items() if k != "accelerator"}
+    facts |= {"commit": git_commit(), "command": " ".join(["capsroute", *sys.argv[1:]])}
     return facts | {"started": datetime.now(UTC).isoformat(timespec="seconds"), "note": note}
 
 
-def version(package: str) -> str:
+def package_version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -64,7 +73,7 @@ def version(package: str) -> str:
 
 
 def cpu_name() -> str:
-    """The processor as the system calls it."""
+    """Return the processor's name as the system has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -72,14 +81,12 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
-def commit() -> str:
-    """The commit of the checkout this file lies in, marked where files differ from it."""
-    here = Path(__file__).parent
+def git_commit() -> str:
+    """Return the commit of the checkout this file lies in, marked if files differ from it."""
+    commands = ["ls-files", "--error-unmatch", __file__], ["rev-parse", "HEAD"], ["status", "--porcelain"]
+    options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "timeout": 10}
     try:
-        answers = [
-            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=10).stdout
-            for words in (["ls-files", "--error-unmatch", __file__], ["rev-parse", "HEAD"], ["status", "--porcelain"])
-        ]
+        _, commit, changes = (subprocess.run(["git", *words], check=True, **options).stdout for words in commands)
     except (OSError, subprocess.SubprocessError):
         return "not a checkout"
-    return answers[1].strip() + (" and changes" if answers[2].strip() else "")
+    return commit.strip() + (" and changes" if changes.strip() else "")

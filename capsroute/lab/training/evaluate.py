@@ -1,4 +1,4 @@
-"""Scores of a network on a split, and what they say."""
+"""Scores of a network on a split, and accuracy computed from them."""
 
 from collections.abc import Callable
 
@@ -7,35 +7,34 @@ import torch.nn.functional as F
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from .task import Source
+from ..atomic_files import write_atomically
+from ..errors import UserError
+from ..progress import progress_bar
+from .runs import RunFolder
+from .task import Result, Source, Task
 
-EVAL_BATCH = {"cuda": 200}  # a CPU is fastest while a batch stays in its caches
+EVAL_BATCH = {"cuda": 200}  # a CPU is fastest while a batch fits into its caches
 
 
 @torch.inference_mode()
-def scores_of(
-    network: nn.Module,
-    source: Source,
-    fabric: Fabric,
-    tick: Callable[[int], None] | None = None,
+def compute_scores(
+    network: nn.Module, source: Source, fabric: Fabric, advance: Callable[[int], None] | None = None
 ) -> Tensor:
-    """Final scores of every sample, [n, classes] on the CPU; processes share the work."""
+    """Return the class scores of every sample, [n, classes] on the CPU; processes share the work."""
     was_training = network.training
     network.eval()
-    kind = next(network.parameters())
-    batch_size = EVAL_BATCH.get(kind.device.type, 20)
+    parameter = next(network.parameters())
+    batch_size = EVAL_BATCH.get(parameter.device.type, 20)
     n, world = len(source), fabric.world_size
-    each = -(-n // world)
-    rows = torch.arange(fabric.global_rank * each, (fabric.global_rank + 1) * each).clamp(
-        max=n - 1
-    )  # same count for all
+    each = -(-n // world)  # the same for all processes: the last ones repeat the last sample
+    rows = torch.arange(fabric.global_rank * each, (fabric.global_rank + 1) * each).clamp(max=n - 1)
     parts = []
-    for some in rows.split(batch_size):
-        inputs = (x.to(kind.dtype) for x in source.plain(some.to(kind.device)))
+    for batch in rows.split(batch_size):
+        inputs = (x.to(parameter.dtype) for x in source.batch(batch.to(parameter.device)))
         with torch.backends.cudnn.flags(allow_tf32=False):  # results in full precision
             parts.append(network(*inputs).a.float())
-        if tick:
-            tick(len(some))
+        if advance:
+            advance(len(batch))
     network.train(was_training)
     scores = torch.cat(parts)
     if world > 1:
@@ -45,24 +44,52 @@ def scores_of(
     return scores.cpu()
 
 
-def summarise(scores: Tensor, target: Tensor, batch_size: int) -> dict[str, float]:
-    """Loss and accuracy over batches: mean of all samples, and deviation between batches."""
-    from torchmetrics.functional.classification import multiclass_accuracy
-
+def summarise_scores(scores: Tensor, target: Tensor, batch_size: int) -> dict[str, float]:
+    """Return mean loss and accuracy of all samples, and their standard deviations between batches."""
     target = target.cpu()
     loss = F.cross_entropy(scores, target, reduction="none")
     hit = (scores.argmax(1) == target).float()
-    accuracy = multiclass_accuracy(scores, target, num_classes=scores.shape[1], average="micro")
-    whole = len(loss) // batch_size * batch_size
-    spread = [deviation(t[:whole].reshape(-1, batch_size).mean(1)) for t in (loss, hit)]
-    return {
-        "loss": loss.mean().item(),
-        "loss_sd": spread[0],
-        "accuracy": accuracy.item(),
-        "accuracy_sd": spread[1],
-    }
+    summary = {}
+    for name, values in (("loss", loss), ("accuracy", hit)):
+        batches = values[: len(values) // batch_size * batch_size].reshape(-1, batch_size)
+        summary |= {name: values.mean().item(), f"{name}_sd": standard_deviation(batches.mean(1))}
+    return summary
 
 
-def deviation(t: Tensor) -> float:
-    """Standard deviation, 0 where there is one value or none."""
+def standard_deviation(t: Tensor) -> float:
+    """Return the standard deviation, 0 for fewer than two values."""
     return t.std().item() if len(t) > 1 else 0.0
+
+
+def score_network(
+    network: nn.Module, task: Task, fabric: Fabric, *, split: str = "test", progress: bool = True
+) -> Tensor:
+    """Return the class scores of a network on a split, [n, classes]."""
+    source = task.source(split, fabric.device)
+    if source is None:
+        raise ValueError(f"split: expected one with samples, {split} has none (held_out=0)")
+    with progress_bar(f"scoring {len(source):,} {task.samples}", len(source), show=progress) as advance:
+        scores = compute_scores(network.to(fabric.device), source, fabric, advance)
+    if scores.shape[1] != len(task.names):
+        names = ", ".join(task.names)
+        raise UserError(
+            f"the network has {scores.shape[1]} classes, the data {len(task.names)} ({names}): choose other weights, "
+            "or the experiment they were trained by with --on"
+        )
+    return scores
+
+
+def score_run(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = True) -> tuple[Tensor, Result]:
+    """Return scores and accuracy of a run's final weights on the test split; scores on disk are read, not computed."""
+    from safetensors.torch import load_file, save
+
+    network = task.restore(run.final_weights())
+    if fabric.broadcast(run.scores.exists()):
+        scores = load_file(run.scores)["scores"]
+    else:
+        scores = score_network(network, task, fabric, progress=progress)
+    result = task.measure(scores, "test")
+    if fabric.is_global_zero:
+        write_atomically(run.scores, save({"scores": scores.contiguous()}))
+        run.write_json("test.json", result.to_dict() | {"split": "test", "weights": "final"})
+    return scores, result

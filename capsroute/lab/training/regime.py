@@ -1,7 +1,7 @@
-"""How every network is trained: RAdam, one cycle of rate and momentum, mixup, cross entropy.
+"""The training regime: RAdam, one cycle of learning rate and momentum, mixup, cross-entropy.
 
-All random numbers of an epoch are drawn at once, from the seed and the epoch alone, and laid out for the batches of all
-processes: any step can be run again, on any number of processes, without a generator's state.
+All random numbers of an epoch are drawn at once from the seed and the epoch, for the batches of all processes: any step
+can be repeated, on any number of processes, without the state of a generator.
 """
 
 import math
@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regime:
-    """The paper's training regime."""
+    """Hyperparameters of the optimiser, its schedule and the loss; the defaults are the paper's."""
 
     epochs: int = 50
     batch_size: int = 20
@@ -25,9 +25,9 @@ class Regime:
     beta1_max: float = 0.999
     beta1_min: float = 0.8991
     beta2: float = 0.999
-    warmup: float = 0.1  # share of the steps until rate and momentum turn
-    mixup: float = 0.2  # both parameters of the Beta distribution; 0 for none
-    guide: float = 0.0  # weight of readouts on the way, which speed up short runs; see guide.py
+    warmup: float = 0.1  # fraction of the steps until the learning rate peaks
+    mixup: float = 0.2  # both parameters of the Beta distribution; 0 for no mixup
+    auxiliary_weight: float = 0.0  # of the auxiliary loss, which speeds up short runs; see step.py
 
     def __post_init__(self) -> None:
         for name, ok, expected in (
@@ -38,64 +38,51 @@ class Regime:
             ("beta2", 0 <= self.beta2 < 1, "at least 0 and below 1"),
             ("warmup", 0 < self.warmup < 1, "between 0 and 1"),
             ("mixup", self.mixup >= 0, "at least 0"),
-            ("guide", self.guide >= 0, "at least 0"),
+            ("auxiliary_weight", self.auxiliary_weight >= 0, "at least 0"),
         ):
             if not ok:
                 raise ValueError(f"{name}: expected {expected}, got {getattr(self, name)}")
 
-    def cycle(self, step: int, steps: int) -> tuple[float, float]:
-        """Learning rate and beta1 at a step: linear to the turn, then back along a cosine."""
-        turn = self.warmup * steps
-        height = step / turn if step < turn else 0.5 + 0.5 * math.cos(math.pi * (step - turn) / (steps - turn))
+    def schedule(self, step: int, steps: int) -> tuple[float, float]:
+        """Return learning rate and beta1 of a step: linear up to the peak, then back along a cosine."""
+        peak = self.warmup * steps
+        height = step / peak if step < peak else 0.5 + 0.5 * math.cos(math.pi * (step - peak) / (steps - peak))
         lr = self.lr_min + height * (self.lr_max - self.lr_min)
         return lr, self.beta1_max - height * (self.beta1_max - self.beta1_min)
 
-    def optimizer(self, network: nn.Module) -> torch.optim.RAdam:
-        return torch.optim.RAdam(network.parameters(), lr=self.lr_min, betas=(self.beta1_max, self.beta2))
 
-    def turn_to(self, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-        """Set the rate and momentum of a step."""
-        lr, beta1 = self.cycle(step, steps)
-        for group in optimizer.param_groups:
-            group["lr"], group["betas"] = lr, (beta1, group["betas"][1])
+class EpochPlan(NamedTuple):
+    """The random choices of an epoch: s steps of b samples, each mixed with a partner; the last samples are dropped."""
 
+    rows: Tensor  # [s, 2, b] indices of the samples, and of their partners in the same batch
+    weight: Tensor  # [s, b] weight of the sample in the mixture
+    noise: Tensor  # [s, 2, b, k] uniform in [0, 1), for the augmentation of both
 
-class Plan(NamedTuple):
-    """An epoch's whole batches: s steps of b samples, each mixed with another; the last incomplete batch left out."""
-
-    rows: Tensor  # [s, 2, b] which sample, and which one of the same batch it is mixed with
-    weight: Tensor  # [s, b] the share of the former in the mixture
-    noise: Tensor  # [s, 2, b, k] uniform in 0..1, for the augmentation of both to use
-
-    def batch(self, step: Tensor) -> "Plan":
-        """That of a step [1], a number on the device, which nobody waits for."""
-        return Plan(*(t.index_select(0, step)[0] for t in self))
-
-    def to(self, device: torch.device) -> "Plan":
-        return Plan(*(t.to(device) for t in self))
+    def batch(self, step: Tensor) -> "EpochPlan":
+        """Return the batch of the step whose index [1] is a device tensor; no host sync."""
+        return EpochPlan(*(t.index_select(0, step)[0] for t in self))
 
 
-def plan_epoch(regime: Regime, n: int, *, seed: int, epoch: int, n_noise: int) -> Plan:
-    """All that is random in an epoch over `n` samples."""
+def plan_epoch(regime: Regime, n: int, *, seed: int, epoch: int, n_noise: int) -> EpochPlan:
+    """Draw all random numbers of an epoch over `n` samples."""
     b = regime.batch_size
     steps = n // b
     rng = np.random.default_rng((seed, epoch))
     rows = rng.permutation(n)[: steps * b].reshape(steps, b)
-    partner = rng.permuted(np.tile(np.arange(b), (steps, 1)), axis=1)  # places in the batch
+    partner = rng.permuted(np.tile(np.arange(b), (steps, 1)), axis=1)  # positions in the batch
     weight = rng.beta(regime.mixup, regime.mixup, (steps, b)) if regime.mixup else np.ones((steps, b))
     noise = rng.random((steps, b, n_noise), dtype=np.float32)
-    both = (np.stack([t, t[np.arange(steps)[:, None], partner]], axis=1) for t in (rows, noise))
-    numbers = (next(both), weight.astype(np.float32), next(both))
-    return Plan(*(torch.from_numpy(t) for t in numbers))
+    rows, noise = (np.stack([t, t[np.arange(steps)[:, None], partner]], axis=1) for t in (rows, noise))
+    return EpochPlan(*(torch.from_numpy(t) for t in (rows, weight.astype(np.float32), noise)))
 
 
 def mix(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
-    """Samples mixed with others, `weight` [b] being the share of the first."""
+    """Mix samples with others; `weight` [b] is that of `x`."""
     return torch.lerp(other, x, weight.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)))
 
 
 def mixed_loss(scores: Tensor, target: Tensor, other: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross entropy with mixed targets, and the share of samples whose larger part is recognised."""
+    """Return the cross-entropy with mixed targets, and the accuracy on the target of larger weight."""
     own, others = (F.cross_entropy(scores, t, reduction="none") for t in (target, other))  # [b]
     hit = scores.argmax(1) == torch.where(weight >= 0.5, target, other)
     return (weight * own + (1 - weight) * others).mean(), hit.float().mean()

@@ -1,4 +1,4 @@
-"""The folder of a run: settings, record of the machine, logs, checkpoint, weights."""
+"""The folder of a run: settings, record, logs, checkpoint, weights."""
 
 import csv
 import dataclasses
@@ -8,59 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ..atomic_files import write_atomically
+from ..errors import UserError
 from .config import Config, SettingError
 
 TRAINING = ("step", "epoch", "seconds", "lr", "beta1", "loss", "loss_sd", "accuracy", "accuracy_sd")
 VALIDATION = ("step", "epoch", "seconds", "loss", "loss_sd", "accuracy", "accuracy_sd")
 
 
-class RunFolder:
-    """Names of the files in a run's folder, and how to read and write the small ones."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.checkpoint = path / "checkpoint.safetensors"
-        self.failure = path / "failure.safetensors"
-        self.model = path / "model"
-        self.scores = path / "test.safetensors"
-        self.training = Log(path / "log.csv", TRAINING)
-        self.validation = Log(path / "validation.csv", VALIDATION)
-
-    @classmethod
-    def new(cls, config: Config, out: str | None) -> "RunFolder":
-        """A folder that does not hold a run yet, named after the run where the user named none."""
-        if out:
-            run = cls(Path(out))
-            if (run.path / "config.json").exists():
-                raise SettingError(
-                    f"{run.path}: there is a run here; continue it with `capsroute train --resume {run.path}`, "
-                    "or choose another folder"
-                )
-            return run
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        return cls(Path("runs") / f"{config.experiment}-{stamp}-seed{config.seed}")
-
-    def write_json(self, name: str, values: dict[str, Any]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path / name, (json.dumps(values, indent=2) + "\n").encode())
-
-    def read_json(self, name: str) -> dict[str, Any]:
-        file = self.path / name
-        try:
-            return json.loads(file.read_text())
-        except FileNotFoundError:
-            raise SettingError(f"{self.path}: not the folder of a run, it has no {name}") from None
-        except ValueError as error:
-            raise SettingError(f"{file}: cannot be read ({error}); was it edited?") from None
-
-    def write_config(self, config: Config) -> None:
-        self.write_json("config.json", dataclasses.asdict(config))
+class CheckpointError(UserError):
+    """Report a checkpoint that is missing or damaged."""
 
 
 class Log:
-    """A CSV file that grows by a row at a time, and can be cut back to a step."""
+    """A CSV file of numbers that grows row by row and can be cut back to a step."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]):
         self.path, self.columns = path, columns
@@ -73,22 +36,91 @@ class Log:
                 writer.writeheader()
             writer.writerow(values)
 
-    def cut(self, step: int) -> None:
-        """Forget what came after a step, and a last line cut short by a kill."""
+    def truncate(self, step: int) -> None:
+        """Remove rows after a step, and a last line that was cut short when the process was killed."""
         if self.path.exists():
-            kept = [line for line in self._lines() if float(line.split(",")[0]) <= step]
-            write_atomically(self.path, "".join([",".join(self.columns) + "\n", *kept]).encode())
+            rows = [line for line in self._complete_lines() if float(line.split(",")[0]) <= step]
+            write_atomically(self.path, "".join([",".join(self.columns) + "\n", *rows]).encode())
 
     def read(self) -> dict[str, np.ndarray]:
-        """The columns by name; nothing where there is no whole row."""
-        rows = [[float(cell) for cell in line.split(",")] for line in self._lines()] if self.path.exists() else []
-        return (
-            {name: np.array(column) for name, column in zip(self.columns, zip(*rows, strict=True), strict=True)}
-            if rows
-            else {}
-        )
+        """Return the columns by name, or an empty dict if there is no row."""
+        rows = [line.split(",") for line in self._complete_lines()] if self.path.exists() else []
+        return dict(zip(self.columns, np.array(rows, float).T, strict=True)) if rows else {}
 
-    def _lines(self) -> list[str]:
-        """The whole rows."""
+    def _complete_lines(self) -> list[str]:
         lines = self.path.read_text().splitlines(keepends=True)[1:]
         return [line for line in lines if line.endswith("\n") and line.count(",") == len(self.columns) - 1]
+
+
+class RunFolder:
+    """The files of a run, and how to read and write the small ones."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.checkpoint = path / "checkpoint.safetensors"
+        self.failure = path / "failure.safetensors"
+        self.model = path / "model"
+        self.scores = path / "test.safetensors"
+        self.training = Log(path / "log.csv", TRAINING)
+        self.validation = Log(path / "validation.csv", VALIDATION)
+
+    @classmethod
+    def create(cls, config: Config, out: str | None) -> "RunFolder":
+        """Return a folder without a run in it: `out`, or a new one below runs/."""
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        run = cls(Path(out) if out else Path("runs") / f"{config.experiment}-{stamp}-seed{config.seed}")
+        if (run.path / "config.json").exists():
+            resume = f"continue it with `capsroute train --resume {run.path}`"
+            raise SettingError(f"{run.path}: there is a run here; {resume}, or choose another folder")
+        return run
+
+    @property
+    def finished(self) -> bool:
+        return (self.model / "model.safetensors").is_file()
+
+    def final_weights(self) -> Path:
+        """Return the folder of a finished run's weights."""
+        if not self.finished:
+            resume = f"go on with `capsroute train --resume {self.path}`"
+            raise CheckpointError(f"{self.path}: the run has not finished; {resume}")
+        return self.model
+
+    def write_config(self, config: Config) -> None:
+        self.write_json("config.json", dataclasses.asdict(config))
+
+    def write_json(self, name: str, values: dict[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / name, (json.dumps(values, indent=2) + "\n").encode())
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        file = self.path / name
+        try:
+            values = json.loads(file.read_text())
+        except FileNotFoundError:
+            raise SettingError(f"{self.path}: not the folder of a run, it has no {name}") from None
+        except (OSError, ValueError) as error:
+            raise SettingError(f"{file}: cannot be read ({error}); was it edited?") from None
+        if not isinstance(values, dict):
+            raise SettingError(f"{file}: expected a JSON object, got {type(values).__name__}; was it edited?")
+        return values
+
+
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Write tensors and facts to one file, atomically."""
+    from safetensors.torch import save
+
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    write_atomically(path, save(tensors, metadata={"facts": json.dumps(facts)}))
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a checkpoint and the facts saved with them."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no checkpoint here; give the folder of a run that has saved one")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: the checkpoint is damaged ({error}); delete it and train again") from error

@@ -1,158 +1,183 @@
-"""One step of training: by plain calls, or as a whole by the device alone, which a CUDA graph can hold."""
+"""One training step: batch, gradients, update; on a GPU captured as one CUDA graph."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from .auxiliary import Guided
-from .radam import FlatRAdam, prime
-from .regime import Plan, Regime, mix, mixed_loss
-from .snapshot import Snapshot
-from .task import Source
+from ...layers import Routing
+from ...routing import Capsules
+from .config import Config
+from .radam import ScheduledRAdam
+from .regime import EpochPlan, mix, mixed_loss, plan_epoch
+from .task import Inputs, Source
 
 
-class Gradients:
-    """Takes this process's share of a batch through the network and back."""
+class WithAuxiliaryReadouts(nn.Module):
+    """A network with a linear readout of each routing layer but the last, for an auxiliary loss during training.
+
+    Class scores start at zero and depend on inputs only through agreement, so a network learns little in its first
+    thousand steps. The readouts give the layers below them a direct gradient; they are not saved with the network.
+    """
+
+    def __init__(self, network: nn.Module, n_classes: int):
+        super().__init__()
+        self.network = network
+        *inner, _ = (layer for layer in network.modules() if isinstance(layer, Routing))
+        sizes = [(layer.n_out or 1) * layer.d_cov * layer.d_out for layer in inner]
+        self.readouts = nn.ModuleList([nn.Linear(size, n_classes) for size in sizes])
+        self.scores: list[Tensor] = []  # of the readouts in the last forward pass
+        for layer, readout in zip(inner, self.readouts, strict=True):
+            layer.register_forward_hook(self._make_hook(readout))
+
+    def forward(self, *inputs: Tensor) -> Capsules:
+        self.scores.clear()
+        return self.network(*inputs)
+
+    def _make_hook(self, readout: nn.Module) -> Any:
+        def read_out(_: nn.Module, inputs: tuple[Tensor, ...], out: Capsules) -> None:
+            if self.training:
+                self.scores.append(readout(out.mu.flatten(1)))
+
+        return read_out
+
+
+class Snapshot:
+    """A copy of tensors that are changed in place, to restore them from."""
+
+    def __init__(self, tensors: Iterable[Tensor]):
+        self.groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+        for t in tensors:  # one launch copies all tensors of a device and dtype
+            tensors, copies = self.groups.setdefault((t.device, t.dtype), ([], []))
+            tensors.append(t.detach())
+            copies.append(t.detach().clone())
+
+    def update(self) -> None:
+        for tensors, copies in self.groups.values():
+            torch._foreach_copy_(copies, tensors)  # pyright: ignore[reportPrivateImportUsage]
+
+    def restore(self) -> None:
+        for tensors, copies in self.groups.values():
+            torch._foreach_copy_(tensors, copies)  # pyright: ignore[reportPrivateImportUsage]
+
+
+class TrainingStep:
+    """Runs one step of a training run at each call, from the step that `seek` was given.
+
+    Args:
+        fabric: Process group and precision.
+        model: The network, with or without readouts, as Fabric wrapped it.
+        source: The training samples.
+        config: Settings of the run.
+        auxiliary: The readouts' module, if the loss has an auxiliary part.
+        compiled: Compile what surrounds the network: fetching samples, and the loss.
+    """
 
     def __init__(
         self,
         fabric: Fabric,
-        network: nn.Module,
+        model: nn.Module,
         source: Source,
-        batch_size: int,
+        config: Config,
         *,
-        guided: Guided | None = None,
-        guide: float = 0.0,
+        auxiliary: WithAuxiliaryReadouts | None = None,
         compiled: bool = False,
     ):
-        self.fabric, self.network, self.source, self.guided, self.guide = fabric, network, source, guided, guide
-        each = batch_size // fabric.world_size
-        self.share = slice(fabric.global_rank * each, (fabric.global_rank + 1) * each)
-        self.fetch: Callable[..., tuple] = torch.compile(self.samples, dynamic=False) if compiled else self.samples
+        self.fabric, self.model, self.source, self.config, self.auxiliary = fabric, model, source, config, auxiliary
+        self.per_epoch = len(source) // config.batch_size
+        self.steps = config.epochs * self.per_epoch
+        schedule = [config.schedule(n, self.steps) for n in range(self.steps)]
+        self.optimizer = ScheduledRAdam(model.parameters(), schedule, config.beta2)
+        each = config.batch_size // fabric.world_size
+        self.share = slice(fabric.global_rank * each, (fabric.global_rank + 1) * each)  # of this process
+        self.fetch: Callable[[], tuple] = (
+            torch.compile(self.fetch_batch, dynamic=False) if compiled else self.fetch_batch
+        )
         self.loss: Callable[..., tuple] = torch.compile(mixed_loss, dynamic=False) if compiled else mixed_loss
+        device = fabric.device
+        self.record = torch.zeros(self.per_epoch, 2, device=device)  # loss and accuracy of the epoch's steps
+        self.position = torch.zeros(2, dtype=torch.long, device=device)  # next step in the epoch, and in the run
+        self.number = 0  # the same as position[1], on the host
+        self.plan: EpochPlan | None = None
+        self.launch = self.run
 
-    def __call__(self, plan: Plan, step: Tensor) -> Tensor:
-        """Leave the gradients of an epoch's step [1] in the network; returns loss and accuracy [2]."""
-        self.network.zero_grad(set_to_none=True)
-        inputs, *targets = self.fetch(plan, step)
-        loss, hit = self.loss(self.network(*inputs).a, *targets)
-        total = loss
-        if self.guided:
-            for scores in self.guided.scores:
-                total = total + self.guide * self.loss(scores, *targets)[0]
-        self.fabric.backward(total)
-        return torch.stack([loss.detach(), hit])
-
-    def samples(self, plan: Plan, step: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
-        """Mixed inputs, both targets, and the share of the first."""
-        batch = plan.batch(step)
-        rows, weight = batch.rows[:, self.share].flatten(), batch.weight[self.share]
-        noise = batch.noise[:, self.share].flatten(0, 1)
-        halves = [x.chunk(2) for x in self.source.altered(rows, noise)]  # both at once: same sizes
-        target, other = self.source.target[rows].chunk(2)
-        return tuple(mix(x, y, weight) for x, y in halves), target, other, weight
-
-
-@dataclass(eq=False)
-class PlainStep:
-    """A step by as many calls as it takes, anywhere."""
-
-    gradients: Gradients
-    optimizer: torch.optim.RAdam
-    regime: Regime
-    steps: int  # of the whole run
-    record: Tensor  # [s, 2] loss and accuracy of the epoch's steps, to be written
-
-    def __post_init__(self) -> None:
-        prime(self.optimizer)
-        self.number, self.plan = 0, None
-        self.at = torch.zeros(2, dtype=torch.long, device=self.record.device)  # next step of the epoch, and of the run
-
-    def open(self, plan: Plan, number: int) -> None:
-        """Go to a step of the run, in the epoch of this plan."""
+    def seek(self, number: int) -> None:
+        """Continue with step `number` of the run."""
         self.number = number
-        self.at.copy_(torch.tensor([number % len(self.record), number]))
+        self.position.copy_(torch.tensor([number % self.per_epoch, number]))
+        epoch, n_noise = number // self.per_epoch, self.source.n_noise
+        plan = plan_epoch(self.config, len(self.source), seed=self.config.seed, epoch=epoch, n_noise=n_noise)
         if self.plan is None:
-            self.plan = Plan(*(torch.empty_like(t, device=self.record.device) for t in plan))
+            self.plan = EpochPlan(*(torch.empty_like(t, device=self.position.device) for t in plan))
         for t, new in zip(self.plan, plan, strict=True):
-            t.copy_(new)  # where a graph looks for it
+            t.copy_(new)  # in place: a captured graph reads this memory
 
     def __call__(self) -> None:
-        self.run()
+        if self.number % self.per_epoch == 0 or self.plan is None:
+            self.seek(self.number)
+        self.launch()
         self.number += 1
 
     def run(self) -> None:
-        """All but the count."""
+        """Run the step at `position` by plain calls."""
+        self.model.zero_grad(set_to_none=True)
+        inputs, *targets = self.fetch()
+        loss, accuracy = self.loss(self.model(*inputs).a, *targets)
+        total = loss
+        for scores in self.auxiliary.scores if self.auxiliary else ():
+            total = total + self.config.auxiliary_weight * self.loss(scores, *targets)[0]
+        self.fabric.backward(total)
+        row = torch.stack([loss.detach(), accuracy])[None].to(self.record)
+        self.record.index_copy_(0, self.position[:1], row)
+        self.optimizer.step(self.position[1:])
+        self.position.add_(1)
+
+    def fetch_batch(self) -> tuple[Inputs, Tensor, Tensor, Tensor]:
+        """Return this process's mixed inputs, both targets, and the weight of the first."""
+        batch = self.planned_batch()
+        rows, weight = batch.rows[:, self.share].flatten(), batch.weight[self.share]
+        noise = batch.noise[:, self.share].flatten(0, 1)
+        halves = [x.chunk(2) for x in self.source.augmented_batch(rows, noise)]  # samples and partners in one fetch
+        target, other = self.source.target[rows].chunk(2)
+        return tuple(mix(x, y, weight) for x, y in halves), target, other, weight
+
+    def planned_batch(self) -> EpochPlan:
+        """Return the random choices for the batch of the next step."""
         assert self.plan is not None
-        here = self.at[:1]
-        self.record.index_copy_(0, here, self.gradients(self.plan, here)[None].to(self.record))
-        self.descend()
-        self.at.add_(1)
-
-    def descend(self) -> None:
-        self.regime.turn_to(self.optimizer, self.number, self.steps)
-        self.optimizer.step()
-
-    def settle(self) -> None:
-        """Make the optimizer's state complete."""
+        return self.plan.batch(self.position[:1])
 
     def state(self) -> list[Tensor]:
-        """What learning changes."""
-        network, states = self.gradients.network, self.optimizer.state.values()
-        return [*network.parameters(), *network.buffers(), *chain(*(state.values() for state in states))]
-
-
-class WholeStep(PlainStep):
-    """The same with nothing left to the host but its count: one CUDA graph can hold it."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        schedule = [self.regime.cycle(n, self.steps) for n in range(self.steps)]
-        self.radam = FlatRAdam(self.optimizer, schedule)
-
-    def descend(self) -> None:
-        self.radam.step(self.at[1:])
-
-    def settle(self) -> None:
-        self.radam.count(self.number)
-
-    def state(self) -> list[Tensor]:
-        network = self.gradients.network
-        return [*network.parameters(), *network.buffers(), self.radam.avg, self.radam.avg_sq]
+        """Return the tensors that learning changes."""
+        return [*self.model.parameters(), *self.model.buffers(), self.optimizer.avg, self.optimizer.avg_sq]
 
     def capture(self) -> None:
-        """From now on a step is a single launch, where hundreds would take longer than the work."""
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-        before, graph = Snapshot([*self.state(), self.record, self.at]), torch.cuda.CUDAGraph()
+        """Capture a step as a CUDA graph: one launch, where hundreds would take longer than their kernels."""
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        before, graph = Snapshot([*self.state(), self.record, self.position]), torch.cuda.CUDAGraph()
         try:
-            aside.wait_stream(here)
-            with torch.cuda.stream(aside):
-                for _ in range(3):  # lets every library choose and allocate before the capture
+            side.wait_stream(current)
+            with torch.cuda.stream(side):
+                for _ in range(3):  # warm-up: libraries choose algorithms and allocate
                     self.run()
                     before.restore()
-            here.wait_stream(aside)
+            current.wait_stream(side)
             with torch.cuda.graph(graph):
                 self.run()
         finally:
-            torch.cuda.set_stream(here)  # a capture that fails leaves its own
+            torch.cuda.set_stream(current)  # a failed capture leaves its own
             torch.cuda.synchronize()
             before.restore()
-        self.run = graph.replay
+        self.launch = graph.replay
 
 
-def why_not_captured(fabric: Fabric, source: Source, network: nn.Module) -> str | None:
-    """What keeps a step from being captured, if anything."""
+def find_capture_obstacle(fabric: Fabric, source: Source) -> str | None:
+    """Return why a step cannot be captured as a CUDA graph, or None if it can."""
     if fabric.device.type != "cuda":
         return "only a CUDA device has graphs"
     if fabric.world_size > 1:
         return "several processes exchange gradients"
-    if not source.resident:
+    if not source.on_device:
         return "the data does not fit on the device"
-    kinds = {p.dtype for p in network.parameters()}
-    if kinds not in ({torch.float32}, {torch.float64}):  # step sizes would be rounded to them
-        return f"weights are {' and '.join(sorted(map(str, kinds)))}, not all of float32"
     return None

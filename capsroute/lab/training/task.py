@@ -1,19 +1,23 @@
-"""What training and its results need to know of a task: its network, samples by their number, and how to judge them."""
+"""What training needs to know of a task: its network, its samples, and how results on them are measured."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
 from .config import Config
 
 Inputs = tuple[Tensor, ...]
+SomeData = TypeVar("SomeData", bound="Selectable")
 
 
 class Result(NamedTuple):
-    """How many samples were classified right, with 95% intervals over what may count as independent trials."""
+    """Accuracy on a split, with 95% intervals over different units of independence, such as images or objects."""
 
     right: int
     total: int
@@ -23,62 +27,80 @@ class Result(NamedTuple):
     def accuracy(self) -> float:
         return self.right / self.total
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"right": self.right, "total": self.total, "accuracy": self.accuracy, "intervals": self.intervals}
 
-    def words(self) -> str:
-        spans = [f"{100 * low:.2f} to {100 * high:.2f}% over {over}" for over, (low, high) in self.intervals.items()]
+    def describe(self) -> str:
+        """Return the result as a sentence."""
+        spans = [f"{100 * low:.2f} to {100 * high:.2f}% over {unit}" for unit, (low, high) in self.intervals.items()]
         share = f"{100 * self.accuracy:.2f}% ({self.right:,} of {self.total:,})"
         return f"{share}; 95% interval{'s' if len(spans) > 1 else ''} {', '.join(spans)}"
 
 
 class Source(Protocol):
-    """Samples of one split, on one device."""
+    """Samples of one split, as batches on one device."""
 
-    target: Tensor  # [n] the class of each, on the device
-    resident: bool  # whether samples lie on the device, rather than travel there with each batch
-    one_size: bool  # whether all batches are of one size
-    n_noise: int  # random numbers that altering a sample takes
+    target: Tensor  # [n] class of each sample, on the device
+    on_device: bool  # whether the samples lie on the device; otherwise each batch is copied there
+    fixed_size: bool  # whether all batches have the same shape
+    n_noise: int  # random numbers that augmenting one sample takes
 
     def __len__(self) -> int: ...
 
-    def plain(self, rows: Tensor) -> Inputs:
-        """What the network gets for these samples."""
+    def batch(self, rows: Tensor) -> Inputs:
+        """Return the network's inputs for these samples."""
         ...
 
-    def altered(self, rows: Tensor, noise: Tensor) -> Inputs:
-        """The same, augmented as `noise` [b, n_noise] says."""
+    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs:
+        """Return the same, augmented by the random numbers `noise` [b, n_noise]."""
         ...
 
 
 class Task(Protocol):
-    """An experiment's network and data."""
+    """The network and data of an experiment."""
 
-    samples: str  # what they are called
-    unseen: str  # what test samples are, to a network trained on the others
-
-    @property
-    def names(self) -> Sequence[str]: ...
+    names: Sequence[str]  # of the classes
+    samples: str  # what its samples are called
+    unseen: str  # description of the test samples
 
     @property
     def config(self) -> Config: ...
 
     def network(self) -> nn.Module:
-        """A new network, from torch's random numbers; what it returns has the classes' scores as `a`."""
+        """Return a new network, initialised from torch's random numbers; its output has class scores as `a`."""
         ...
 
     def restore(self, folder: Path) -> nn.Module:
-        """A trained network."""
+        """Load a trained network."""
         ...
 
     def source(self, split: str, device: torch.device) -> Source | None:
-        """The samples of `train`, `validation` or `test`; none where nothing is held out to validate."""
+        """Return the samples of `train`, `validation` or `test`, or None if nothing is held out for validation."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Facts for the record: where data came from."""
+        """Return facts about the data, for the run's record."""
         ...
 
-    def judge(self, scores: Tensor, split: str) -> Result:
-        """What scores on a split say."""
+    def measure(self, scores: Tensor, split: str) -> Result:
+        """Return the accuracy of scores [n, classes] on a split."""
         ...
+
+
+class Selectable(Protocol):
+    def take(self: SomeData, rows: np.ndarray) -> SomeData: ...
+
+
+def limit_samples(data: SomeData, n: int, limit: int | None) -> SomeData:
+    """Return at most `limit` of `n` samples, the same ones each time."""
+    if limit is None or n <= limit:
+        return data
+    return data.take(np.sort(np.random.default_rng(0).permutation(n)[:limit]))
+
+
+def check_classes(folder: Path, names: Sequence[str]) -> None:
+    """Raise an error if the network in a folder has another number of classes than the data."""
+    n_classes = json.loads((folder / "config.json").read_text()).get("n_classes")
+    if n_classes not in (None, len(names)):
+        classes = f"{len(names)} classes ({', '.join(names)})"
+        raise UserError(f"{folder}: expected a network with the data's {classes}, got one with {n_classes}")

@@ -1,0 +1,62 @@
+"""One experiment repeated over seeds."""
+
+import dataclasses
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.fabric import Fabric
+
+from .config import Config, SettingError
+from .environment import Environment
+from .evaluate import score_run
+from .experiments import make_task, saved_config
+from .runs import RunFolder
+from .trainer import train
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def replicate(
+    config: Config,
+    out: Path,
+    seeds: int,
+    environment: Environment,
+    fabric: Fabric,
+    *,
+    note: str = "",
+    console: "Console | None" = None,
+) -> dict[str, Any]:
+    """Train once per seed on all of the training set and return test accuracies, their mean and deviation.
+
+    Runs that `out` already holds are not repeated; unfinished ones are resumed.
+    """
+    rows = []
+    for seed in range(seeds):
+        run = RunFolder(out / f"seed-{seed}")
+        seeded = dataclasses.replace(config.with_all_training_data(), seed=seed)
+        task = make_task(seeded)
+        started = fabric.broadcast((run.path / "config.json").exists())
+        if started and saved_config(run.read_json("config.json")) != seeded:
+            raise SettingError(f"{run.path}: holds a run with other settings; choose another folder")
+        if not run.finished:
+            train(task, run, environment, fabric, resume=started, note=note, console=console)
+        _, result = score_run(run, task, fabric, progress=console is not None)
+        seconds = run.read_json("run.json")["seconds"]
+        counts = {"right": result.right, "total": result.total, "accuracy": result.accuracy}
+        rows.append({"seed": seed} | counts | {"seconds": seconds})
+        if console and fabric.is_global_zero:
+            console.print(f"seed {seed}: {result.describe()}; {seconds:.0f} s")
+    accuracies = [row["accuracy"] for row in rows]
+    summary = {
+        "experiment": config.experiment,
+        "trained on": "all of the training set",
+        "weights": "final, after the last step; nothing was chosen by test data",
+        "runs": rows,
+        "mean": statistics.mean(accuracies),
+        "standard deviation": statistics.stdev(accuracies) if seeds > 1 else None,
+    }
+    if fabric.is_global_zero:
+        RunFolder(out).write_json("replicate.json", summary)
+    return summary

@@ -1,0 +1,59 @@
+"""Weights by the name a user gives: a run's folder, a folder of weights, or the name of shipped weights."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...pretrained import ALIASES, HOME, SHIPPED
+from ..errors import UserError
+from ..formatting import readable
+from .runs import RunFolder
+
+MINILM = ("encoder=sentence-transformers/all-MiniLM-L6-v2", "encoder_precision=fp16")
+TRAINED_WITH = {  # settings of shipped networks that differ from their experiment's
+    "smallnorb": ("held_out=0",),
+    "toys": ("held_out=0",),
+    "sst5-minilm": MINILM,
+    "sst2-minilm": MINILM,
+}
+
+
+class Weights(NamedTuple):
+    """Trained weights, and what is known of their training."""
+
+    name: str  # as the user gave it
+    folder: Path  # of model.safetensors
+    run: RunFolder | None  # that trained them
+    experiment: str | None  # that trained them, if they are shipped
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the network's class."""
+        try:
+            return dict(json.loads((self.folder / "config.json").read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"{self.folder / 'config.json'}: expected the settings of a network ({error})") from error
+
+    def encoder(self) -> str:
+        """Return the encoder a network for texts needs: the folder beside its weights, or the name it was given."""
+        beside = self.folder / "encoder"
+        return str(beside) if beside.is_dir() else str(self.settings().get("encoder", ""))
+
+
+def find_weights(name: str) -> Weights:
+    """Return the weights that a name or a folder stands for; every command that takes weights takes these names."""
+    folder = Path(name)
+    if (folder / "run.json").exists():
+        run = RunFolder(folder)
+        return Weights(name, run.final_weights(), run, None)
+    if (folder / "model.safetensors").exists():
+        return Weights(name, folder, None, None)
+    shipped = ALIASES.get(name, name)
+    if shipped in SHIPPED:
+        return Weights(name, HOME / shipped, None, SHIPPED[shipped])
+    names = ", ".join([*SHIPPED, *ALIASES])
+    raise UserError(f"{readable(name)}: expected the folder of a run, a folder of weights, or one of {names}")
+
+
+def training_command(shipped: str) -> str:
+    """Return the command that trained shipped weights."""
+    return " ".join(["capsroute train", SHIPPED[shipped], *(f"--set {s}" for s in TRAINED_WITH.get(shipped, ()))])
