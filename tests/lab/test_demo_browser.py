@@ -23,8 +23,7 @@ from typer.testing import CliRunner
 from capsroute.lab.cli import app
 from capsroute.lab.data import toys
 from capsroute.lab.data.pairs import CATEGORIES
-from capsroute.lab.demo import algorithm, language, vision
-from capsroute.lab.demo import handlers as shows
+from capsroute.lab.demo import algorithm, handlers, language, vision
 from conftest import ROOT
 
 pytest.importorskip("gradio", reason="gradio is missing: pip install 'capsroute[demo]'")
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.slow
 SCREENS = ROOT / "runs" / "screens"
 SHOWN = "name => document.querySelector(`#${name} .shown, #${name} .message`).outerHTML"
 TABS = ("Vision", "Language", "Algorithm")
-SHOWS = {"/toy": shows.toy, "/sentence": shows.sentence, "/points": shows.points}
+HANDLERS = {"/toy": handlers.show_toy, "/sentence": handlers.show_sentence, "/points": handlers.show_points}
 
 
 class Server(NamedTuple):
@@ -53,9 +52,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home, temporary = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("temporary")
     command = [sys.executable, "-m", "capsroute", "demo", "--port", "0", "--no-open"]
     environment = os.environ | {"TMPDIR": str(temporary), "HOME": str(home), "PYTHONPATH": str(ROOT)}
-    # what starts tests in the background may have them ignore Ctrl-C, and children inherit it
-    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home, env=environment, preexec_fn=heed)
+    # a background process may ignore Ctrl-C, and its children inherit that
+    restore_interrupt = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=home, env=environment, preexec_fn=restore_interrupt
+    )
     try:
         assert process.stdout is not None
         address = process.stdout.readline().split(" ")[0].strip()
@@ -129,7 +130,7 @@ def choose(page: Any, label: str, option: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_every_tab_fits(visit: Any, theme: str, width: int) -> None:
+def test_tabs_fit_width_and_theme(visit: Any, theme: str, width: int) -> None:
     page = visit(theme, width)
     SCREENS.mkdir(parents=True, exist_ok=True)
     for tab in TABS:
@@ -144,7 +145,7 @@ def test_every_tab_fits(visit: Any, theme: str, width: int) -> None:
         assert (paper < 60 and bright > 180) if theme == "dark" else (paper > 200 and bright < 80)
 
 
-def test_toys_turn(visit: Any) -> None:
+def test_sliders_turn_the_toy(visit: Any) -> None:
     page = visit()
     shown = content(page, "Vision")
     for label in ("Azimuth", "Elevation", "Light"):
@@ -165,7 +166,7 @@ def test_toys_turn(visit: Any) -> None:
     assert "Pose of the airplane capsule" in changed(page, "Vision", shown)
 
 
-def test_uploads(visit: Any, tmp_path: Path) -> None:
+def test_uploads_are_recognised_or_refused(visit: Any, tmp_path: Path) -> None:
     views = toys.render("truck", 1, 40, 30, 0)[0]
     good = [tmp_path / "left.png", tmp_path / "right.png"]
     for path, view in zip(good, views, strict=True):
@@ -174,7 +175,7 @@ def test_uploads(visit: Any, tmp_path: Path) -> None:
     bad.write_bytes(b"no image at all")
     large.write_bytes(bytes(vision.MAX_BYTES + 1))
     page = visit()
-    page.get_by_text("Your own stereo pair").click()
+    page.get_by_text("Your own image").click()
     upload = page.locator("#upload input[type=file]")
     shown = content(page, "Vision")
     upload.set_input_files(bad)
@@ -184,7 +185,7 @@ def test_uploads(visit: Any, tmp_path: Path) -> None:
     shown = changed(page, "Vision", shown)
     page.locator("#upload input[type=file]").set_input_files(good)
     shown = changed(page, "Vision", shown)
-    assert "Left view of your pair" in shown
+    assert "Left view of your image" in shown
     page.locator("#upload").get_by_label("Clear").click()
     shown = changed(page, "Vision", shown)
     assert "Left view of car" in shown
@@ -192,7 +193,7 @@ def test_uploads(visit: Any, tmp_path: Path) -> None:
     page.get_by_text(re.compile("exceed|too large|maximum", re.IGNORECASE)).first.wait_for()
 
 
-def test_sentences(visit: Any) -> None:
+def test_sentences_are_classified_and_escaped(visit: Any) -> None:
     page = visit()
     page.get_by_role("tab", name="Language").click()
     shown = content(page, "Language")
@@ -207,7 +208,7 @@ def test_sentences(visit: Any) -> None:
     assert f"score of “{other}”" in changed(page, "Language", shown)
 
 
-def test_points_move(visit: Any) -> None:
+def test_sliders_move_the_points(visit: Any) -> None:
     page = visit()
     page.get_by_role("tab", name="Algorithm").click()
     shown = content(page, "Algorithm")
@@ -230,7 +231,7 @@ def requests(kinds: list[str]) -> list[tuple[str, tuple]]:
         if kind == "/toy":
             found.append((kind, (draw.choice(CATEGORIES), draw.choice(vision.INSTANCES), *views[k])))
         elif kind == "/sentence":
-            found.append((kind, (f"{k} {' '.join(draw.choices(words, k=12))}", shows.WINNER)))
+            found.append((kind, (f"{k} {' '.join(draw.choices(words, k=12))}", handlers.WINNER)))
         else:
             found.append((kind, (draw.choice(list(algorithm.GROUPS)), k % 100, 5, 0.2, round(0.01 * (k // 100), 2), 3)))
     return found
@@ -261,19 +262,19 @@ def answers(address: str, asked: list[tuple[str, tuple]], n_visitors: int) -> li
     return [found[k % n_visitors][k // n_visitors] for k in range(len(asked))]
 
 
-def test_fifty_requests_from_eight_visitors(server: Server) -> None:
+def test_concurrent_answers_match_handlers(server: Server) -> None:
     asked = requests(["/toy", "/sentence", "/points", "/sentence", "/points"] * 10)
     found = answers(server.address, asked, 8)
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the server does: otherwise the last digit may differ
     try:
-        assert found == [SHOWS[name](*arguments) for name, arguments in asked]
+        assert found == [HANDLERS[name](*arguments) for name, arguments in asked]
     finally:
         torch.set_num_threads(n_threads)
     assert len(set(found)) == len(found)
 
 
-def test_memory_is_steady(server: Server) -> None:
+def test_memory_does_not_grow(server: Server) -> None:
     """Over five hundred requests; in the first hundred caches may fill."""
     psutil = pytest.importorskip("psutil", reason="psutil is missing: pip install psutil")
     asked = requests(["/toy", "/points", *["/sentence", "/points"] * 9] * 25)  # mostly what is answered quickly
@@ -284,7 +285,7 @@ def test_memory_is_steady(server: Server) -> None:
     assert memory[1] < 1.1 * memory[0]
 
 
-def test_a_port_in_use_gets_a_message(server: Server) -> None:
+def test_port_in_use_gets_a_message(server: Server) -> None:
     result = CliRunner().invoke(app, ["demo", "--no-open", "--port", server.address.rsplit(":", 1)[1]])
     assert result.exit_code == 1
     assert re.search(r"port: expected one to listen at.*in use.*--port 0", result.stderr)

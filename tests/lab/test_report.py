@@ -195,7 +195,7 @@ def test_unknown_factors_are_left_out(short: Path) -> None:
         assert f"By {name}: left out, because it is unknown" in page.text
         assert f"by {name}" not in page.alts
     assert "the instances of these pairs are unknown" in page.text
-    assert "interval over" not in page.text
+    assert "95% interval over" not in page.text
     assert "their viewpoints are unknown" in page.text
 
 

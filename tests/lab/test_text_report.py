@@ -10,7 +10,7 @@ import pytest
 
 from capsroute.lab.analysis.accuracy import GroupAccuracy, wilson_interval
 from capsroute.lab.formatting import readable
-from capsroute.lab.predict import Judge
+from capsroute.lab.predict import TextClassifier
 from capsroute.lab.report import charts
 from capsroute.lab.report.sections import RunDetails
 from capsroute.lab.report.text_report import (
@@ -297,7 +297,7 @@ def test_axis_labels_do_not_overlap() -> None:
         down = [tick.get_window_extent() for tick in chart.axes[0].get_yticklabels() if tick.get_text()]
         assert len(across) >= 5
         assert len(down) >= 5
-        assert all(left.x1 < right.x0 for left, right in pairwise(across))
+        assert all(left.x1 < right.x0 for left, right in pairwise(sorted(across, key=lambda box: box.x0)))
         assert all(lower.y1 < upper.y0 for upper, lower in pairwise(down))
 
 
@@ -314,7 +314,7 @@ def test_sst_test_sentences_have_known_lengths_and_negations(data: Path) -> None
 @pytest.fixture(scope="module")
 def credited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with the shipped network and its encoder; one of the sentences shown means harm."""
-    judge, made = Judge("treebank"), inputs()
+    judge, made = TextClassifier("treebank"), inputs()
     made["texts"][510] = f"A bad film {HOSTILE} ."
     return write(tmp_path_factory.mktemp("credited"), **made, network=judge.network, encoder=judge.encoder)
 

@@ -1,1 +1,1 @@
-"""A local page to see what is routed where: `page` lays it out, the other modules are pure functions behind it."""
+"""A local page that shows routing at work: `page` is its layout, `handlers` the functions behind it."""

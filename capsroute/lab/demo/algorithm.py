@@ -1,8 +1,7 @@
-"""Routing small enough to be watched: points in the plane vote for three capsules.
+"""Routing of points in the plane: each of 48 points votes for three capsules.
 
-Each capsule has a home. A point's vote for a capsule lies as far from that home as the point does, but in a direction
-of its own, as if parts were taken apart and turned. Votes of points near a home therefore agree, those of points far
-away scatter, and routing has to find out which are which.
+Each capsule has a home. A point's vote for a capsule is the point rotated about the home by a random angle, so votes
+of points near a home agree and those of distant points scatter.
 
 Axes: `i` points, `j` capsules, `d` and `h` the two coordinates; the covector axis has size 1.
 """
@@ -19,14 +18,14 @@ from ..errors import UserError
 
 N_POINTS = 48
 HOMES = ((-1.0, 0.65), (1.0, 0.65), (0.0, -0.9))
-GROUPS = {"Three groups": (0, 1, 2), "Two groups": (0, 1), "One group": (2,), "Noise": ()}  # homes that points are at
-SPREAD, REACH = 0.25, 1.7  # of a group, and of noise
+GROUPS = {"Three groups": (0, 1, 2), "Two groups": (0, 1), "One group": (2,), "Noise": ()}  # homes of the points
+GROUP_SPREAD, NOISE_RANGE = 0.25, 1.7
 SCORE = 3.0  # of every point, before the logistic function
 MAX_ITERS, MAX_BETA, MAX_SEED = 8, 1.0, 99
 
 
 class Scene(NamedTuple):
-    """Points, their votes, and what routing makes of them."""
+    """Points, their votes, and every iteration of their routing."""
 
     points: Tensor  # [i, 2]
     votes: Tensor  # [i, j, 2]
@@ -34,33 +33,31 @@ class Scene(NamedTuple):
 
 
 @torch.inference_mode()
-def scene(example: str, seed: int, n_iters: int, beta_use: float, beta_ign: float) -> Scene:
-    """Route one of the examples, the same for the same arguments."""
+def route_points(example: str, seed: int, n_iters: int, beta_use: float, beta_ign: float) -> Scene:
+    """Route the points of an example."""
     if example not in GROUPS:
         raise UserError(f"example: expected one of {', '.join(GROUPS)}, got {str(example)[:40]!r}")
-    whole = {"seed": (seed, 0, MAX_SEED), "n_iters": (n_iters, 1, MAX_ITERS)}
-    for name, (value, low, high) in (
-        whole | {"beta_use": (beta_use, 0, MAX_BETA), "beta_ign": (beta_ign, 0, MAX_BETA)}
-    ).items():
+    for name, value, low, high in (
+        ("seed", seed, 0, MAX_SEED),
+        ("n_iters", n_iters, 1, MAX_ITERS),
+        ("beta_use", beta_use, 0, MAX_BETA),
+        ("beta_ign", beta_ign, 0, MAX_BETA),
+    ):
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise UserError(f"{name}: expected from {low:g} to {high:g}, got {str(value)[:40]!r}")
     generator = torch.Generator().manual_seed(int(seed))
-    homes = torch.tensor(HOMES)
-    points = _points(example, homes, generator)
+    homes, near = torch.tensor(HOMES), GROUPS[example]
+    if near:
+        centres = homes[list(near)].repeat_interleave(N_POINTS // len(near), 0)
+        points = centres + GROUP_SPREAD * torch.randn(N_POINTS, 2, generator=generator)
+    else:
+        points = NOISE_RANGE * (2 * torch.rand(N_POINTS, 2, generator=generator) - 1)
     angle = 2 * math.pi * torch.rand(N_POINTS, len(homes), generator=generator)  # [i, j]
     cos, sin = angle.cos(), angle.sin()
     layer = Routing(1, 2, 2, n_inp=N_POINTS, n_out=len(homes), n_iters=int(n_iters))
     layer.W.copy_(torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2))
-    layer.B.copy_((homes - torch.einsum("jd,ijdh->ijh", homes, layer.W)).unsqueeze(-2))  # turned about the home
+    layer.B.copy_((homes - torch.einsum("jd,ijdh->ijh", homes, layer.W)).unsqueeze(-2))  # rotation about the home
     layer.beta_use.fill_(beta_use)
     layer.beta_ign.fill_(beta_ign)
     votes = torch.einsum("id,ijdh->ijh", points, layer.W) + layer.B.squeeze(-2)
     return Scene(points, votes, layer.trace(torch.full((N_POINTS,), SCORE), points.unsqueeze(-2)))
-
-
-def _points(example: str, homes: Tensor, generator: torch.Generator) -> Tensor:
-    near = GROUPS[example]
-    if not near:
-        return REACH * (2 * torch.rand(N_POINTS, 2, generator=generator) - 1)
-    middles = homes[list(near)].repeat_interleave(N_POINTS // len(near), 0)
-    return middles + SPREAD * torch.randn(N_POINTS, 2, generator=generator)

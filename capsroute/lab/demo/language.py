@@ -1,4 +1,4 @@
-"""What the network for sentences makes of one: classes, and what each class used of every token and owes to it."""
+"""Classifying a sentence: probabilities, and the credit of every token and depth for each class."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...credit import text_credit
 from ..errors import UserError
-from ..predict import Judge
+from ..predict import TextClassifier
 
 MAX_CHARACTERS = 400
 EXAMPLES = (
@@ -19,37 +19,36 @@ EXAMPLES = (
 )
 
 
-class Reading(NamedTuple):
-    """What came of one text."""
+class TextResult(NamedTuple):
+    """The answer for a text, and what it rests on."""
 
     names: tuple[str, ...]  # of the classes
-    chances: Tensor  # [k]
+    probabilities: Tensor  # [k]
     tokens: list[str]
-    use: Tensor  # [n, depth, k], shares that each class used
-    net: Tensor  # [n, depth, k], what each class's score owes to them: benefit less cost
-    whole: bool  # whether all of the text was read
+    use: Tensor  # [n, depth, k], shares of the hidden states that each class used
+    net: Tensor  # [n, depth, k], benefit less cost in each class's score
+    truncated: bool
 
     @property
     def winner(self) -> int:
-        return int(self.chances.argmax())
+        return int(self.probabilities.argmax())
 
 
 @lru_cache(1)
-def judge() -> Judge:
-    """The shipped network with its encoder, loaded once."""
-    return Judge("treebank")
+def load_classifier() -> TextClassifier:
+    return TextClassifier("treebank")
 
 
 @torch.inference_mode()
-def read(text: str) -> Reading | None:
-    """Judge a text; none where there is nothing to judge."""
+def classify_text(text: str) -> TextResult | None:
+    """Classify a text; None for an empty one."""
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
         got = f"{len(text):,}" if isinstance(text, str) else type(text).__name__
         raise UserError(f"text: expected at most {MAX_CHARACTERS} characters, got {got}")
     if not text.strip():
         return None
-    encoder, network = judge().encoder, judge().network
-    tokens, cut = encoder.tokens(text)
-    credit = text_credit(network, *encoder.encode(encoder.tokenize([text])))
-    net = (credit.benefit - credit.cost)[0]
-    return Reading(judge().names, credit.scores[0].softmax(0), tokens, credit.use[0], net, not cut)
+    classifier = load_classifier()
+    (tokens,) = classifier.encoder.split_tokens([text])
+    credit = text_credit(classifier.network, *classifier.encoder.encode([tokens.ids]))
+    probabilities = credit.scores[0].softmax(0)
+    return TextResult(classifier.names, probabilities, tokens.pieces, credit.use[0], credit.net[0], tokens.truncated)

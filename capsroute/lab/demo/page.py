@@ -1,4 +1,4 @@
-"""The page itself: its layout, and a server that keeps to this machine and cleans up behind itself."""
+"""The demo page: its layout, and a local server that removes its files when it stops."""
 
 import os
 import socket
@@ -12,57 +12,65 @@ import torch
 
 from ..data import toys
 from ..data.pairs import CATEGORIES
-from ..errors import UserError
-from . import algorithm, language, vision
-from . import handlers as shows
+from ..errors import UserError, needs_extra
+from . import algorithm, handlers, language, vision
 
 if TYPE_CHECKING:
     import gradio as gr
 
 CSS = Path(__file__).with_name("page.css")
-FORGET = (60, 600)  # seconds: how often uploads are looked through, and how old they get
-AT_ONCE = 2  # requests of one kind; more would only wait for the cores
-WAITING = 200  # requests, before others are turned away
+DELETE_UPLOADS = (60, 600)  # seconds: how often to look for old uploads, and their age
+CONCURRENCY = 2  # requests of one kind at a time; more would only wait for the cores
+MAX_QUEUE = 200  # waiting requests, before others are refused
 
 
-def build() -> "gr.Blocks":
-    """The page, with everything loaded that its first answers need."""
-    gr = _gradio()
-    for load in (vision.network, vision.turns, language.judge):
+def build_page() -> "gr.Blocks":
+    """Build the page, after loading all that its first answers need."""
+    gr = _import_gradio()
+    for load in (vision.load_network, vision.load_turns, language.load_classifier):
         load()
-    with gr.Blocks(title="capsroute", analytics_enabled=False, delete_cache=FORGET) as page:
+    with gr.Blocks(title="capsroute", analytics_enabled=False, delete_cache=DELETE_UPLOADS) as page:
         gr.Markdown("# capsroute\nWatch routing by agreement at work.")
         with gr.Tab("Vision"):
-            _vision(gr, page)
+            _add_vision(gr, page)
         with gr.Tab("Language"):
-            _language(gr, page)
+            _add_language(gr, page)
         with gr.Tab("Algorithm"):
-            _algorithm(gr, page)
-    return page.queue(default_concurrency_limit=AT_ONCE, max_size=WAITING)
+            _add_algorithm(gr, page)
+    return page.queue(default_concurrency_limit=CONCURRENCY, max_size=MAX_QUEUE)
 
 
 @contextmanager
-def served(host: str = "127.0.0.1", port: int = 0, *, open_page: bool = False) -> Iterator[str]:
-    """The address of a running page, gone with all its files at the end.
+def serve_page(host: str = "127.0.0.1", port: int = 0, *, open_page: bool = False) -> Iterator[str]:
+    """Serve the page, yield its address, and remove all its files at the end.
 
     Args:
-        host: Where it listens.
-        port: A free one, or 0 for any.
-        open_page: Show it in the browser.
+        host: Address to listen at.
+        port: Port to listen at, or 0 for any free one.
+        open_page: Open it in the browser.
     """
-    number = _free(host, port)
+    number = _find_port(host, port)
     n_threads = torch.get_num_threads()
-    with tempfile.TemporaryDirectory(prefix="capsroute-") as folder, _files_in(folder):
-        gr, page = _gradio(), build()
-        torch.set_num_threads(1)  # requests share the cores; each one's steps are too short to be split
+    with tempfile.TemporaryDirectory(prefix="capsroute-") as folder, _keep_files_in(folder):
+        gr, page = _import_gradio(), build_page()
+        torch.set_num_threads(1)  # requests share the cores
         try:
-            plain = ["system-ui", "sans-serif"]  # fonts that need no download
+            fonts = ["system-ui", "sans-serif"]  # these need no download
+            theme = gr.themes.Default(primary_hue="blue", font=fonts, font_mono=["ui-monospace", "monospace"])
+            switched_off = ("share", "ssr_mode", "pwa", "mcp_server", "enable_monitoring", "run_history")
             page.launch(
-                server_name=host, server_port=number, inbrowser=open_page, share=False, quiet=True,
-                prevent_thread_lock=True, max_file_size=vision.MAX_BYTES, ssr_mode=False, pwa=False, mcp_server=False,
-                enable_monitoring=False, run_history=False, footer_links=[], css_paths=CSS, state_session_capacity=20,
-                theme=gr.themes.Default(primary_hue="blue", font=plain, font_mono=["ui-monospace", "monospace"]),
-            )  # fmt: skip
+                server_name=host,
+                server_port=number,
+                inbrowser=open_page,
+                quiet=True,
+                prevent_thread_lock=True,
+                max_file_size=vision.MAX_BYTES,
+                footer_links=[],
+                css_paths=CSS,
+                state_session_capacity=20,
+                theme=theme,
+                **dict.fromkeys(switched_off, False),
+            )
             yield f"http://{host}:{number}"
         finally:
             page.close(verbose=False)
@@ -70,23 +78,23 @@ def served(host: str = "127.0.0.1", port: int = 0, *, open_page: bool = False) -
 
 
 @contextmanager
-def _files_in(folder: str) -> Iterator[None]:
-    """Let Gradio keep uploads, and Matplotlib, which it imports, its list of fonts in a folder of ours."""
-    before = {name: os.environ.get(name) for name in ("GRADIO_TEMP_DIR", "MPLCONFIGDIR")}
-    os.environ.update(dict.fromkeys(before, folder))
+def _keep_files_in(folder: str) -> Iterator[None]:
+    """Let Gradio keep its uploads, and Matplotlib, which it imports, its list of fonts in a folder."""
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(("GRADIO_TEMP_DIR", "MPLCONFIGDIR"), folder))
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name in ("GRADIO_TEMP_DIR", "MPLCONFIGDIR"):
             os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+            if name in before:
+                os.environ[name] = before[name]
 
 
-def _vision(gr: Any, page: "gr.Blocks") -> None:
+def _add_vision(gr: Any, page: "gr.Blocks") -> None:
     gr.Markdown(
-        "Turn a toy that the network has never seen, and watch what it takes the toy for, what it looked at, and how "
-        "the pose it found moves."
+        "Turn a toy that the network has never seen, and watch how it classifies the toy, where its evidence is, and "
+        "how the pose moves."
     )
     with gr.Row():
         with gr.Column(scale=1, min_width=260):
@@ -96,11 +104,12 @@ def _vision(gr: Any, page: "gr.Blocks") -> None:
             azimuth = gr.Slider(0, 350, value=40, step=10, label="Azimuth (degrees around it)")
             elevation = gr.Slider(30, 70, value=40, step=5, label="Elevation (degrees above it)")
             light = gr.Slider(1, toys.N_LIGHTINGS, value=1, step=1, label="Light")
-            with gr.Accordion("Your own stereo pair", open=False):
+            with gr.Accordion("Your own image", open=False):
                 gr.Markdown(
-                    "Two images, left first, or one with both side by side: PNG or JPEG, up to "
-                    f"{vision.MAX_BYTES >> 20} MB and {vision.MAX_PIXELS // 1_000_000} million pixels. They become "
-                    "grey squares of 96 pixels. The network knows toys on a light ground, and little else."
+                    "One image for both eyes, or two, left first, or both side by side in one that is at least twice "
+                    f"as wide as high: PNG or JPEG, up to {vision.MAX_BYTES >> 20} MB and "
+                    f"{vision.MAX_PIXELS // 1_000_000} million pixels. They become grey squares of 96 pixels. The "
+                    "network knows toys on a light ground, and little else."
                 )
                 uploaded = gr.File(
                     file_count="multiple", file_types=[".png", ".jpg", ".jpeg"], label="Images", elem_id="upload"
@@ -108,24 +117,26 @@ def _vision(gr: Any, page: "gr.Blocks") -> None:
         with gr.Column(scale=3, min_width=300):
             shown = gr.HTML(elem_id="vision")
     chosen = [category, instance, azimuth, elevation, light]
-    _answer(gr, [page.load, *(c.change for c in chosen), uploaded.clear], shows.toy, chosen, shown, "toy")
-    _answer(gr, [uploaded.upload], shows.files, [uploaded], shown, "files")
+    _answer(gr, [page.load, *(c.change for c in chosen), uploaded.clear], handlers.show_toy, chosen, shown, "toy")
+    _answer(gr, [uploaded.upload], handlers.show_files, [uploaded], shown, "files")
 
 
-def _language(gr: Any, page: "gr.Blocks") -> None:
-    gr.Markdown("Type a sentence about a film, and watch which words, at which layers, decide what the network hears.")
+def _add_language(gr: Any, page: "gr.Blocks") -> None:
+    gr.Markdown("Type a sentence about a film, and watch which words, at which layers, decide the answer.")
     text = gr.Textbox(language.EXAMPLES[0], label="Sentence", max_length=language.MAX_CHARACTERS, elem_id="sentence")
     with gr.Row():
         for example in language.EXAMPLES:
             button = gr.Button(example, size="sm", min_width=220)
             button.click(lambda e=example: e, outputs=text, show_progress="hidden", api_visibility="private")
-    names = language.judge().names
-    which = gr.Dropdown([shows.WINNER, *names], value=shows.WINNER, label="Show what was used by", filterable=False)
+    names = language.load_classifier().names
+    which = gr.Dropdown(
+        [handlers.WINNER, *names], value=handlers.WINNER, label="Show what was used by", filterable=False
+    )
     shown = gr.HTML(elem_id="language")
-    _answer(gr, [page.load, text.change, which.change], shows.sentence, [text, which], shown, "sentence")
+    _answer(gr, [page.load, text.change, which.change], handlers.show_sentence, [text, which], shown, "sentence")
 
 
-def _algorithm(gr: Any, page: "gr.Blocks") -> None:
+def _add_algorithm(gr: Any, page: "gr.Blocks") -> None:
     gr.Markdown(
         "Points vote for three capsules. Votes of points near a capsule's home agree, others scatter: step through the "
         "iterations and watch each capsule keep the votes that agree."
@@ -142,16 +153,16 @@ def _algorithm(gr: Any, page: "gr.Blocks") -> None:
             iteration = gr.Slider(1, algorithm.MAX_ITERS, value=1, step=1, label="Show iteration", elem_id="iteration")
             shown = gr.HTML(elem_id="algorithm")
     chosen = [example, seed, n_iters, use, ign, iteration]
-    _answer(gr, [page.load, *(c.change for c in chosen)], shows.points, chosen, shown, "points")
+    _answer(gr, [page.load, *(c.change for c in chosen)], handlers.show_points, chosen, shown, "points")
 
 
 def _answer(gr: Any, triggers: list[Any], show: Any, inputs: list[Any], shown: Any, name: str) -> None:
-    """Show what comes of the inputs whenever one changes; of changes in quick succession the last one counts."""
+    """Update the HTML whenever an input changes; of changes in quick succession only the last one counts."""
     gr.on(triggers, show, inputs, shown, show_progress="hidden", trigger_mode="always_last", api_name=name)
 
 
-def _free(host: str, port: int) -> int:
-    """The port, if it can be listened at."""
+def _find_port(host: str, port: int) -> int:
+    """Return the port, or a free one for 0, after checking that it can be listened at."""
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -164,9 +175,9 @@ def _free(host: str, port: int) -> int:
         ) from None
 
 
-def _gradio() -> Any:
+def _import_gradio() -> Any:
     try:
         import gradio
     except ModuleNotFoundError:
-        raise UserError("gradio is missing, which the page is made with: pip install 'capsroute[demo]'") from None
+        raise needs_extra("gradio", "demo") from None
     return gradio

@@ -1,178 +1,127 @@
-"""Pictures as pieces of HTML, which follow the page's width and its light or dark colours; all words are escaped."""
+"""Pictures of the demo as HTML that follows the page's width and its light or dark colours."""
 
-from base64 import b64encode
 from collections.abc import Sequence
-from html import escape
-from io import BytesIO
 
 import numpy as np
 from torch import Tensor
 
 from ..formatting import readable
+from ..report.html import BLUE, GREEN, ORANGE, Html, encode_png, image, text, tint
 
-BLUE, ORANGE, GREEN = (47, 143, 208), (224, 116, 43), (30, 163, 124)
-"""Told apart by colour-blind people, and seen on white and on black."""
 HUES = (BLUE, ORANGE, GREEN)
-VIEW = 3.7  # of the playground: half its side
+GREY = (140, 148, 156)
+SCENE_SIZE = 3.7  # half the side of the scene of points
 
 
-def message(words: str) -> str:
-    """What a visitor can mend."""
-    return f'<p class="message" role="alert">{escape(readable(words))}</p>'
+def show_message(words: str) -> Html:
+    return Html(f'<p class="message" role="alert">{text(readable(words))}</p>')
 
 
-def figure(title: str, content: str, note: str = "", name: str = "") -> str:
-    """A titled picture with a sentence below."""
-    below = f"<figcaption>{escape(note)}</figcaption>" if note else ""
-    return f'<figure class="{escape(name)}"><h3>{escape(title)}</h3>{content}{below}</figure>'
-
-
-def bars(names: Sequence[str], shares: Sequence[float], labels: Sequence[str], hues: Sequence[tuple[int, ...]]) -> str:
-    """Horizontal bars from 0 to 1, each with its name and what to write beside it."""
-    rows = zip(names, shares, labels, hues, strict=True)
-    return '<dl class="bars">' + "".join(
-        f'<dt>{escape(name)}</dt><dd><span class="bar"><i style="width:{100 * min(max(share, 0), 1):.1f}%;'
-        f'background:rgb{hue}"></i></span><b>{escape(label)}</b></dd>'
-        for name, share, label, hue in rows
-    ) + "</dl>"  # fmt: skip
-
-
-def signed(names: Sequence[str], values: Sequence[float], most: float, hues: Sequence[tuple[int, ...]]) -> str:
-    """Horizontal bars to the left and the right of zero, from `-most` to `most`."""
+def show_bars(
+    names: Sequence[str],
+    values: Sequence[float],
+    labels: Sequence[str],
+    hues: Sequence[tuple[int, ...]],
+    largest: float = 1.0,
+    signed: bool = False,
+) -> Html:
+    """Show horizontal bars from 0 to the largest value, or with `signed` to both sides of 0."""
     rows = []
-    for name, value, hue in zip(names, values, hues, strict=True):
-        length = 50 * min(abs(value) / max(most, 1e-12), 1)
-        start = 50 - length if value < 0 else 50
+    for name, value, label, hue in zip(names, values, labels, hues, strict=True):
+        length = min(abs(value) / max(largest, 1e-12), 1) * (50 if signed else 100)
+        start = (50 - length if value < 0 else 50) if signed else 0
         rows.append(
-            f'<dt>{escape(name)}</dt><dd><span class="bar zero"><i style="margin-left:{start:.1f}%;width:{length:.1f}%;'
-            f'background:rgb{hue}"></i></span><b>{value:+.2f}</b></dd>'
+            f'<dt>{text(name)}</dt><dd><span class="bar{" zero" if signed else ""}"><i style="margin-left:{start:.1f}%;'
+            f'width:{length:.1f}%;background:rgb{hue}"></i></span><b>{text(label)}</b></dd>'
         )
-    return f'<dl class="bars">{"".join(rows)}</dl>'
+    return Html(f'<dl class="bars">{"".join(rows)}</dl>')
 
 
-def chances(names: Sequence[str], values: Tensor) -> str:
-    """Probabilities of classes, the highest in blue."""
-    best = int(values.argmax())
-    shares = values.tolist()
-    grey = (140, 148, 156)
-    return bars(
-        names, shares, [f"{100 * p:.1f}%" for p in shares], [BLUE if k == best else grey for k in range(len(shares))]
-    )
+def show_probabilities(names: Sequence[str], probabilities: Tensor) -> Html:
+    """Show the probabilities of classes, the highest in blue."""
+    values = probabilities.tolist()
+    hues = [BLUE if value == max(values) else GREY for value in values]
+    return show_bars(names, values, [f"{100 * p:.1f}%" for p in values], hues)
 
 
-def grey(view: Tensor, alt: str) -> str:
-    """An image `[m, n]` in 0..1."""
-    return _img((255 * view.clamp(0, 1)).round().byte().numpy(), alt)
+def show_grey(view: Tensor, alt: str) -> Html:
+    """Show an image `[m, n]` in 0..1."""
+    return image(encode_png((255 * view.clamp(0, 1)).round().byte().numpy()), alt)
 
 
-def overlaid(view: Tensor, heat: Tensor, alt: str) -> str:
-    """An image `[m, n]` in 0..1, not coloured where heat `[m, n]` is least, most where it is greatest."""
+def show_heat(view: Tensor, heat: Tensor, alt: str) -> Html:
+    """Show an image `[m, n]` in 0..1, uncoloured where heat `[m, n]` is lowest, most orange where it is highest."""
     low, high = heat.aminmax()
     strength = ((heat - low) / (high - low).clamp(min=1e-12)).unsqueeze(-1).numpy()
     base = np.repeat(255 * view.clamp(0, 1).unsqueeze(-1).numpy(), 3, -1)
-    return _img((base + 0.75 * strength * (np.array(ORANGE) - base)).round().astype(np.uint8), alt)
+    return image(encode_png((base + 0.75 * strength * (np.array(ORANGE) - base)).round().astype(np.uint8)), alt)
 
 
-def matrix(values: Tensor, alt: str, most: float) -> str:
-    """Cells `[rows, columns]`, from nothing to full colour at `most`."""
-    strength = (values / max(most, 1e-12)).clamp(0, 1).sqrt()  # the root lets small shares show
+def show_matrix(values: Tensor, alt: str, largest: float) -> Html:
+    """Show cells `[rows, columns]` from transparent at 0 to blue at the largest value."""
+    strength = (values / max(largest, 1e-12)).clamp(0, 1).sqrt()  # the root makes small shares visible
     cells = np.empty((*values.shape, 4), np.uint8)
     cells[..., :3] = BLUE
     cells[..., 3] = (255 * strength).round().byte().numpy()
-    return _img(cells, alt)
+    return image(encode_png(cells), alt)
 
 
-def pose(values: Tensor) -> str:
-    """A capsule's pose as a table of signed numbers."""
-    most = max(float(values.abs().max()), 1e-12)
-    rows = "".join(
-        "<tr>" + "".join(
-            f'<td style="{_tint(v / most)}">{v:z.2f}</td>'
-            for v in row
-        ) + "</tr>"
-        for row in values.tolist()
-    )  # fmt: skip
-    return f'<table class="pose"><tbody>{rows}</tbody></table>'
+def show_table(values: Tensor, form: str, scale: float, kind: str, tokens: Sequence[str] | None = None) -> Html:
+    """Show numbers `[rows, columns]`, coloured from orange at `-scale` to blue at `scale`; with tokens, by depth."""
+    head, names = "", [""] * len(values)
+    if tokens is not None:
+        columns = "".join(f'<th scope="col">{k if k else "word"}</th>' for k in range(values.shape[1]))
+        head = f"<thead><tr><th>layer</th>{columns}</tr></thead>"
+        names = [f'<th scope="row" dir="auto">{text(token)}</th>' for token in tokens]
+    body = ""
+    for name, row in zip(names, values.tolist(), strict=True):
+        cells = (f'<td style="{tint(value / max(scale, 1e-12))}">{value:{form}}</td>' for value in row)
+        body += f"<tr>{name}{''.join(cells)}</tr>"
+    return Html(f'<div class="{kind}"><table>{head}<tbody>{body}</tbody></table></div>')
 
 
-def path(points: Tensor, here: Tensor, azimuths: Sequence[int]) -> str:
-    """A closed walk `[v, 2]` through the plane, and where one stands `[2]`."""
+def show_turn(points: Tensor, here: Tensor, azimuths: Sequence[int]) -> Html:
+    """Show a closed path `[v, 2]` in the plane, and a point `[2]`."""
     every = np.concatenate([points.numpy(), here.numpy()[None]])
     low, high = every.min(0), every.max(0)
     scale = 170 / max(float((high - low).max()), 1e-12)
     x, y = ((every - (low + high) / 2) * scale * (1, -1) + 110).round(1).T.tolist()
     line = " ".join(f"{a},{b}" for a, b in zip(x[:-1], y[:-1], strict=True))
-    marks = "".join(
-        f'<circle cx="{a}" cy="{b}" r="3.5"/><text x="{a + 6}" y="{b - 5}">{turn}°</text>'
-        if turn % 90 == 0 else f'<circle cx="{a}" cy="{b}" r="1.6"/>'
-        for a, b, turn in zip(x, y, azimuths, strict=False)
-    )  # fmt: skip
-    return (
+    marks = []
+    for a, b, azimuth in zip(x, y, azimuths, strict=False):
+        marks.append(f'<circle cx="{a}" cy="{b}" r="{1.6 if azimuth % 90 else 3.5}"/>')
+        if azimuth % 90 == 0:
+            marks.append(f'<text x="{a + 6}" y="{b - 5}">{azimuth}°</text>')
+    return Html(
         '<svg class="path" viewBox="5 5 230 210" role="img" aria-label="The pose along a full turn, and the present '
-        f'pose"><polygon points="{line}"/><g class="marks">{marks}</g>'
+        f'pose"><polygon points="{line}"/><g class="marks">{"".join(marks)}</g>'
         f'<circle class="here" cx="{x[-1]}" cy="{y[-1]}" r="6.5" fill="rgb{ORANGE}"/></svg>'
     )
 
 
-def words(tokens: Sequence[str], gains: Tensor) -> str:
-    """Tokens in a line, coloured by what they gave `[n]`: blue above zero, orange below."""
-    most = max(float(gains.abs().max()), 1e-12)
-    spans = [
-        f'<span style="{_tint(g / most)}" title="{g:+.2f}">{escape(token)}</span>'
-        for token, g in zip(tokens, gains.tolist(), strict=True)
-    ]
-    return f'<p class="words" dir="auto">{" ".join(spans)}</p>'
-
-
-def depths(tokens: Sequence[str], values: Tensor, form: str, low: float, high: float) -> str:
-    """Tokens by depth: numbers `[n, depth]`, coloured by where they lie between two others."""
-    width = max(high - low, 1e-12)
-    head = "".join(f'<th scope="col">{k if k else "word"}</th>' for k in range(values.shape[1]))
-    rows = "".join(
-        f'<tr><th scope="row" dir="auto">{escape(token)}</th>'
-        + "".join(f'<td style="{_tint((v - low) / width)}">{v:{form}}</td>' for v in row)
-        + "</tr>"
-        for token, row in zip(tokens, values.tolist(), strict=True)
-    )
-    return f'<div class="depths"><table><thead><tr><th>layer</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-def playground(
+def show_scene(
     points: Tensor, votes: Tensor, R: Tensor, mu: Tensor, sig2: Tensor, homes: Sequence[Sequence[float]]
-) -> str:
-    """Points `[i, 2]` in the colours of the capsules that use them, their votes `[i, j, 2]`, and a model for each."""
+) -> Html:
+    """Show points `[i, 2]` in the colours of the capsules that use them, their votes `[i, j, 2]`, and the capsules."""
     shares = R.numpy()  # [i, j]
     colours = (shares @ np.array(HUES)).round().astype(int)  # [i, 3]
-    used = shares.sum(0) / shares.sum() * len(HUES)  # 1 for an equal part
+    used = shares.sum(0) / shares.sum() * len(HUES)  # 1 for an equal share
     drawn = [
         f'<circle cx="{x:.2f}" cy="{-y:.2f}" r=".03" fill="rgb{HUES[j]}" opacity="{0.1 + 0.75 * shares[i, j]:.2f}"/>'
-        for i, row in enumerate(votes.tolist()) for j, (x, y) in enumerate(row)
-    ]  # fmt: skip
+        for i, row in enumerate(votes.tolist())
+        for j, (x, y) in enumerate(row)
+    ]
     drawn += [
         f'<circle class="point" cx="{x:.2f}" cy="{-y:.2f}" r=".065" fill="rgb{tuple(colour)}"/>'
         for (x, y), colour in zip(points.tolist(), colours.tolist(), strict=True)
     ]
     for j, ((x, y), (u, v)) in enumerate(zip(mu.tolist(), sig2.sqrt().tolist(), strict=True)):
-        strength = min(float(used[j]), 1.0)  # a model of nothing is not drawn
         a, b = homes[j]
         drawn.append(
             f'<g stroke="rgb{HUES[j]}" fill="rgb{HUES[j]}"><ellipse cx="{x:.2f}" cy="{-y:.2f}" rx="{2 * u:.2f}" '
-            f'ry="{2 * v:.2f}" fill-opacity=".1" opacity="{strength:.2f}"/>'
+            f'ry="{2 * v:.2f}" fill-opacity=".1" opacity="{min(float(used[j]), 1.0):.2f}"/>'
             f'<path class="home" d="M{a} {-b - 0.13}l.13 .13l-.13 .13l-.13 -.13z"/></g>'
         )
-    box = f"{-VIEW} {-VIEW} {2 * VIEW} {2 * VIEW}"
+    box = f"{-SCENE_SIZE} {-SCENE_SIZE} {2 * SCENE_SIZE} {2 * SCENE_SIZE}"
     label = "Points, votes and capsules"
-    return f'<svg class="playground" viewBox="{box}" role="img" aria-label="{label}">{"".join(drawn)}</svg>'
-
-
-def _tint(share: float) -> str:
-    """From orange at -1 through nothing to blue at 1."""
-    return f"background:rgba{(*(BLUE if share > 0 else ORANGE), round(0.65 * min(abs(share), 1), 3))}"
-
-
-def _img(pixels: np.ndarray, alt: str) -> str:
-    from PIL import Image
-
-    file = BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return f'<img src="data:image/png;base64,{b64encode(file.getvalue()).decode()}" alt="{escape(alt)}">'
+    return Html(f'<svg class="playground" viewBox="{box}" role="img" aria-label="{label}">{"".join(drawn)}</svg>')

@@ -1,16 +1,23 @@
-"""Writes the poses of every test toy along a full turn; to be run again when the weights or the renderer change."""
+"""Writes the poses of every test toy along a full turn; run it again after a change of weights or renderer."""
 
 import torch
 from safetensors.torch import save_file
 
+from ..data import toys
 from ..data.pairs import CATEGORIES
-from .vision import INSTANCES, TURNS, turned
+from .vision import AZIMUTHS, INSTANCES, SIZE, TURN_ELEVATION, TURN_LIGHTING, TURNS, load_network
 
 
-def main() -> None:
-    rows = [torch.stack([turned(category, instance) for instance in INSTANCES]) for category in CATEGORIES]
-    save_file({"poses": torch.stack(rows).half()}, TURNS)  # half: it is for a picture
+@torch.inference_mode()
+def write_turns() -> None:
+    poses = []
+    for category in CATEGORIES:
+        for instance in INSTANCES:
+            images = toys.render(category, instance, TURN_ELEVATION, list(AZIMUTHS), TURN_LIGHTING, size=SIZE)
+            poses.append(torch.cat([load_network()(some / 255).mu for some in images.split(6)]))  # [v, k, c, h]
+    stacked = torch.stack(poses).unflatten(0, (len(CATEGORIES), len(INSTANCES)))
+    save_file({"poses": stacked.half()}, TURNS)  # half precision is enough for a picture
 
 
 if __name__ == "__main__":
-    main()
+    write_turns()

@@ -1,4 +1,4 @@
-"""What the network makes of a stereo pair: classes, what the winner used, its pose, and every iteration of routing.
+"""Recognising a stereo pair: probabilities, what the winner used, its pose, and every iteration of routing.
 
 Axes: p kinds of parts, r and s rows and columns of the grid of locations, j larger parts, k classes, t iterations,
 v views of a turn; c, h the rows and columns of a pose.
@@ -14,12 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...credit import APART, heat_maps
+from ...credit import heat_maps
 from ...layers import Routing
-from ...nets.smallnorb import SMALLEST
 from ...pretrained import load
-from ...routing import Capsules, route
-from ...routing.agreement import AGREEMENTS
+from ...routing import Capsules, resolve_agreement, route
 from ...routing.reference import d_step, e_step, votes
 from ..data import toys
 from ..data.pairs import CATEGORIES
@@ -30,21 +28,21 @@ if TYPE_CHECKING:
 
     from ...nets import SmallNORB
 
-SIZE = 96  # pixels along a side, as in training
-N_VOTING = 324  # inputs whose votes are looked at together: few enough for a core's cache
+SIZE, GRID = 96, 9  # pixels and locations along a side, as in training
+VOTING_BLOCK = 324  # inputs whose votes are formed at a time: few enough for a core's cache
 INSTANCES = toys.INSTANCES["test"]
 ELEVATIONS = range(30, 75, 5)
 AZIMUTHS = range(0, 360, 10)
 MAX_BYTES, MAX_PIXELS = 4 << 20, 4_000_000  # of an uploaded file
 TURNS = Path(__file__).with_name("turns.safetensors")
-TURN_ELEVATION, TURN_LIGHTING = 50, 0  # of the views behind that file
+TURN_ELEVATION, TURN_LIGHTING = 50, 0  # of the views in that file
 
 
-class Look(NamedTuple):
-    """What came of one pair; nothing in it is changed afterwards, for several requests may share it."""
+class PairResult(NamedTuple):
+    """The answer for a pair, and what it rests on; requests share it, so nothing may be changed in place."""
 
     images: Tensor  # [2, m, n], in 0..1
-    chances: Tensor  # [k]
+    probabilities: Tensor  # [k]
     winner: int
     heat: Tensor  # [m, n], shares that the winner used
     pose: Tensor  # [c, h], of the winner
@@ -53,87 +51,83 @@ class Look(NamedTuple):
 
 
 @lru_cache(1)
-def network() -> "SmallNORB":
-    """The shipped network, loaded once."""
+def load_network() -> "SmallNORB":
     return load("toys")  # pyright: ignore[reportReturnType]
 
 
 @torch.inference_mode()
-def look(images: Tensor) -> Look:
-    """Everything the page shows of a pair `[2, m, n]` in 0..1, from one pass through both routing layers."""
-    net = network()
-    first, second = (layer for layer in net.routings if isinstance(layer, Routing))
-    (a_inp, *_), (mu_inp, *_) = net.parts(images[None])
-    (a, mu, _), to_parts = routed(first, a_inp, mu_inp)  # [t, p * r * s, j]
-    last = second.trace(a, mu)
-    winner = int(last[-1].a.argmax())
-    rows, columns = ((size - SMALLEST) // APART + 1 for size in images.shape[1:])
-    used = (to_parts[-1] @ last[-1].D_use[:, winner]).view(1, -1, rows, columns, 1)  # [1, p, r, s, 1]
-    return Look(
+def recognise_pair(images: Tensor) -> PairResult:
+    """Run a pair `[2, 96, 96]` in 0..1 once through both routing layers."""
+    network = load_network()
+    first, second = (layer for layer in network.routings if isinstance(layer, Routing))
+    (a_inp, *_), (mu_inp, *_) = network.parts(images[None])
+    (a, mu, _), to_parts = trace_shares(first, a_inp, mu_inp)  # [t, p * r * s, j]
+    steps = second.trace(a, mu)
+    winner = int(steps[-1].a.argmax())
+    used = (to_parts[-1] @ steps[-1].D_use[:, winner]).view(1, -1, GRID, GRID, 1)  # [1, p, r, s, 1]
+    return PairResult(
         images,
-        last[-1].a.softmax(0),
+        steps[-1].a.softmax(0),
         winner,
-        heat_maps(used, (images.shape[1], images.shape[2]))[0, 0],
-        last[-1].mu[winner],
-        to_parts.unflatten(1, (-1, rows * columns)).sum(2),
-        torch.stack([step.D_use for step in last]),
+        heat_maps(used, (SIZE, SIZE))[0, 0],
+        steps[-1].mu[winner],
+        to_parts.unflatten(1, (-1, GRID * GRID)).sum(2),
+        torch.stack([step.D_use for step in steps]),
     )
 
 
-def routed(layer: Routing, a_inp: Tensor, mu_inp: Tensor) -> tuple[Capsules, Tensor]:
-    """What a layer shared by all inputs puts out, and `D_use [t, i, j]` of each iteration.
+def trace_shares(layer: Routing, a_inp: Tensor, mu_inp: Tensor) -> tuple[Capsules, Tensor]:
+    """Return a layer's output and `D_use [t, i, j]` of each iteration.
 
-    As `layer.trace`, but several times faster: only the E-step looks at votes, some inputs at a time.
+    Same as `layer.trace` where inputs share their parameters, and several times faster: only the E-step forms votes.
     """
     parameters = (layer.W, layer.B, layer.beta_use, layer.beta_ign)
     outs = [route(a_inp, mu_inp, *parameters, n_iters=t, eps=layer.eps) for t in range(1, layer.n_iters + 1)]
     R = torch.full((layer.n_iters, len(a_inp), len(outs[0].a)), 1 / len(outs[0].a))
-    for rows in torch.arange(len(a_inp)).split(N_VOTING):
+    for rows in torch.arange(len(a_inp)).split(VOTING_BLOCK):
         V = votes(mu_inp[rows], layer.W, layer.B)
-        for t, models in enumerate(outs[:-1], 1):
-            R[t, rows] = e_step(V, *models, AGREEMENTS["gaussian"])
+        for t, out in enumerate(outs[:-1], 1):
+            R[t, rows] = e_step(V, *out, resolve_agreement("gaussian"))
     return outs[-1], d_step(a_inp, R)[0]
 
 
 @lru_cache(64)
-def look_at_toy(category: str, instance: int, azimuth: int, elevation: int, lighting: int) -> Look:
-    """A rendered toy that the network has never seen in training."""
-    for name, value, known in (
+def recognise_toy(category: str, instance: int, azimuth: int, elevation: int, lighting: int) -> PairResult:
+    """Render a test toy and recognise it."""
+    for name, value, allowed in (
         ("category", category, CATEGORIES),
         ("instance", instance, INSTANCES),
         ("azimuth", azimuth, AZIMUTHS),
         ("elevation", elevation, ELEVATIONS),
         ("lighting", lighting, range(toys.N_LIGHTINGS)),
     ):
-        if value not in known:
-            raise UserError(f"{name}: expected one of {', '.join(map(str, known))}, got {str(value)[:40]!r}")
-    return look(toys.render(category, instance, elevation, azimuth, lighting, size=SIZE)[0] / 255)
+        if value not in allowed:
+            raise UserError(f"{name}: expected one of {', '.join(map(str, allowed))}, got {str(value)[:40]!r}")
+    return recognise_pair(toys.render(category, instance, elevation, azimuth, lighting, size=SIZE)[0] / 255)
 
 
-def look_at_files(files: Sequence[bytes]) -> Look:
-    """An uploaded pair: two images, left first, or one with both side by side."""
+def recognise_files(files: Sequence[bytes]) -> PairResult:
+    """Recognise two uploaded images, left first, or one: for both eyes, or cut in two if it is two images wide."""
     if len(files) not in (1, 2):
-        raise UserError(f"files: expected two images, or one with both views side by side, got {len(files)}")
-    views = [opened(content) for content in files]
-    if len(views) == 1:
-        (both,) = views
-        if both.width < 2:
-            raise UserError("files: expected both views side by side, got an image one pixel wide")
-        half = both.width // 2
-        views = [both.crop((0, 0, half, both.height)), both.crop((both.width - half, 0, both.width, both.height))]
-    grey = [np.asarray(squared(view), dtype=np.float32) / 255 for view in views]
-    return look(torch.from_numpy(np.stack(grey)))
+        raise UserError(f"files: expected one image or two, got {len(files)}")
+    views = [open_image(content) for content in files]
+    width, height = views[0].size
+    if len(views) == 1 and width >= 2 * height:
+        half = width // 2
+        views = [views[0].crop((0, 0, half, height)), views[0].crop((width - half, 0, width, height))]
+    grey = [np.asarray(crop_square(view), dtype=np.float32) / 255 for view in (views[0], views[-1])]
+    return recognise_pair(torch.from_numpy(np.stack(grey)))
 
 
-def opened(content: bytes) -> "Image":
-    """A PNG or JPEG in grey, on white where it is transparent."""
+def open_image(content: bytes) -> "Image":
+    """Decode a PNG or JPEG in grey, on white where it is transparent."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     if len(content) > MAX_BYTES:
         raise UserError(f"file: expected at most {MAX_BYTES >> 20} MB, got {len(content) / 2**20:.1f} MB")
     try:
         with Image.open(BytesIO(content), formats=("PNG", "JPEG")) as image:
-            if image.width * image.height > MAX_PIXELS:  # known before anything is unpacked
+            if image.width * image.height > MAX_PIXELS:  # checked before anything is decoded
                 limit = f"{MAX_PIXELS // 1_000_000} million pixels"
                 raise UserError(f"file: expected at most {limit}, got {image.width} by {image.height}")
             colours = ImageOps.exif_transpose(image).convert("RGBA")
@@ -141,40 +135,33 @@ def opened(content: bytes) -> "Image":
         raise
     except (UnidentifiedImageError, Image.DecompressionBombError):
         raise UserError("file: expected a PNG or JPEG image, got something else") from None
-    except Exception:  # decoders raise all sorts
+    except Exception:  # decoders raise unrelated classes
         raise UserError("file: expected a PNG or JPEG image, got a damaged one") from None
     return Image.alpha_composite(Image.new("RGBA", colours.size, "white"), colours).convert("L")
 
 
-def squared(view: "Image") -> "Image":
-    """The middle of a view, in the network's size."""
+def crop_square(view: "Image") -> "Image":
+    """Crop the middle of a view and resize it to the network's size."""
     from PIL import Image, ImageOps
 
     return ImageOps.fit(view, (SIZE, SIZE), Image.Resampling.BOX if view.width > SIZE else Image.Resampling.BICUBIC)
 
 
-def walk(category: str, instance: int, winner: int, pose: Tensor) -> tuple[Tensor, Tensor]:
-    """A full turn's poses of a class in their two main directions, `[v, 2]`, and where a pose lies there, `[2]`."""
-    poses = turns()[CATEGORIES.index(category), INSTANCES.index(instance), :, winner].flatten(1)  # [v, c * h]
+def project_pose(category: str, instance: int, winner: int, pose: Tensor) -> tuple[Tensor, Tensor]:
+    """Project a class's poses along a toy's full turn on their two main directions, `[v, 2]`, and a pose, `[2]`."""
+    poses = load_turns()[CATEGORIES.index(category), INSTANCES.index(instance), :, winner].flatten(1)  # [v, c * h]
     centre = poses.mean(0)
     axes = torch.linalg.svd(poses - centre, full_matrices=False).Vh[:2].T  # [c * h, 2]
-    axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()  # the same way round wherever it runs
+    axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()  # the same sign on every machine
     return (poses - centre) @ axes, (pose.flatten() - centre) @ axes
 
 
 @lru_cache(1)
-def turns() -> Tensor:
-    """Poses of all classes along a turn of each test toy, `[categories, instances, v, k, c, h]`.
+def load_turns() -> Tensor:
+    """Load the poses of all classes along a turn of each test toy, `[categories, instances, v, k, c, h]`.
 
-    Made by `python -m capsroute.lab.demo.turns`: a turn takes too long to wait for.
+    `python -m capsroute.lab.demo.turns` writes them: computing a turn takes too long for a page.
     """
     from safetensors.torch import load_file
 
     return load_file(TURNS)["poses"].float()
-
-
-@torch.inference_mode()
-def turned(category: str, instance: int) -> Tensor:
-    """Poses of all classes along a turn, `[v, k, c, h]`, computed."""
-    images = toys.render(category, instance, TURN_ELEVATION, list(AZIMUTHS), TURN_LIGHTING, size=SIZE)
-    return torch.cat([network()(some / 255).mu for some in images.split(6)])

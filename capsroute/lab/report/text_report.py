@@ -219,8 +219,8 @@ def _credited_sentence(
 ) -> Html:
     """Show a sentence in colours, its answer, and its tokens by depth."""
     device, target = network.depth_emb.device, int(answers.predicted[which])
-    mask, embs = (t.float().to(device) for t in encoder.encode(encoder.tokenize([sentence])))
-    tokens, truncated = encoder.tokens(sentence)
+    ((ids, tokens, truncated),) = encoder.split_tokens([sentence])
+    mask, embs = (t.float().to(device) for t in encoder.encode([ids]))
     credit = text_credit(network, mask, embs)
     net = for_class(credit.net, credit.scores[:, None], torch.full((1, 1), target, device=device))[0].cpu().numpy()
     used = credit.use[0, ..., target].cpu().numpy()  # [n, depth]
