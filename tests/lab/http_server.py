@@ -1,9 +1,11 @@
-"""A server on this machine that misbehaves as told."""
+"""A local HTTP server with faults that tests can switch on."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
 
 
 class Server(ThreadingHTTPServer):
@@ -14,13 +16,10 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
-        self.ranges: list[tuple[str, str | None]] = []  # what was asked for
-        self.statuses: list[int] = []  # answers to give before any other
-        self.knows_ranges = True
-        self.most: int | None = None  # bytes in an answer to a range
-        self.shift = 0  # answers to ranges begin this much early
-        self.cuts: list[int] = []  # bytes of the next answers after which the connection ends
-        self.hold: threading.Event | None = None  # answers stop halfway until this is set
+        self.requests: list[str] = []  # names asked for
+        self.statuses: list[int] = []  # of the next answers, which have no body
+        self.cuts: list[int] = []  # bytes after which the connection of the next answers ends
+        self.hold: threading.Event | None = None  # answers stop halfway until it is set
         self.headers: dict[str, str] = {}
 
     @property
@@ -28,7 +27,7 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/data"
 
     def handle_error(self, request, client_address) -> None:
-        """A client that goes away is what some tests are about."""
+        """Ignore clients that go away."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -38,38 +37,32 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        server, name, asked = self.server, self.path.removeprefix("/data/"), self.headers["Range"]
-        server.ranges.append((name, asked))
+        server, name = self.server, self.path.removeprefix("/data/")
+        server.requests.append(name)
         if server.statuses or name not in server.files:
             self.send_response(server.statuses.pop(0) if server.statuses else 404)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        body, status, first = server.files[name], 200, 0
-        if asked and server.knows_ranges:
-            first = int(asked.removeprefix("bytes=").removesuffix("-")) - server.shift
-            status = 206 if first < len(body) else 416
-        self.send_response(status)
-        if status == 206:
-            self.send_header("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")
-        if status == 416:
-            self.send_header("Content-Range", f"bytes */{len(body)}")
-        body = b"" if status == 416 else body[first:][: server.most if status == 206 else None]
+        body = server.files[name]
+        self.send_response(200)
         for key, value in {"Content-Length": str(len(body)), **server.headers}.items():
             self.send_header(key, value)
         self.end_headers()
         cut = server.cuts.pop(0) if server.cuts else len(body)
+        self.wfile.write(body[: cut // 2])
         if server.hold:
-            self.wfile.write(body[: cut // 2])
             server.hold.wait(20)
-            self.wfile.write(body[cut // 2 : cut])
-        else:
-            self.wfile.write(body[:cut])
+        self.wfile.write(body[cut // 2 : cut])
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
+def serve(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> Iterator[Server]:
+    """Run a server in a thread, reached without a proxy."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
     with Server() as server:
+        server.files = dict(files)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server

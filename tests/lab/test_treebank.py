@@ -1,10 +1,9 @@
-"""The generated treebank: its sentiments follow its rules, its splits stay apart, its files are whole."""
+"""The generated treebank: sentiments follow the rules, splits are disjoint, files are intact."""
 
+import hashlib
 import itertools
 import os
 import re
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -12,19 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsroute.lab.data import sst, treebank, trees
-from capsroute.lab.data.downloads import DataError
+from capsroute.lab.data import sst, treebank
+from capsroute.lab.data.checks import DataError
 from capsroute.lab.data.reviews import rules
-from capsroute.lab.data.reviews.rules import contrast, exceed, intensify, join, labelled, reverse, soften
-from capsroute.lab.data.trees import Tree
-from conftest import ROOT
+from capsroute.lab.data.reviews.rules import contrast, exceed, intensify, join, label_bracket, negate, soften
+from capsroute.lab.data.trees import Tree, extract_phrases
 
 SMALL = (60, 20, 40)
 SPLITS = ("train", "validation", "test")
+DIGESTS = {"train": "ed621fc8c034bc77", "validation": "3d969f63f8c664cc", "test": "6b9873899c8cb173"}
 
-# the rules once more, as tables, and a reader of brackets that shares nothing with the package
+# the rules as tables, and a reader of brackets that shares no code with the package
 REVERSED = {-2: 0, -1: 1, 0: 0, 1: -1, 2: -1}
-WEIGHED = {  # what is conceded: what becomes of -2, -1, 0, 1, 2 beside it
+WEIGHED = {  # a conceded sentiment: the results for -2, -1, 0, 1, 2
     -2: [-2, -1, -1, 0, 1],
     -1: [-2, -1, 0, 1, 2],
     0: [-2, -1, 0, 1, 2],
@@ -44,12 +43,12 @@ KINDS = {word: kind for kind, words in WORDS.items() for word in words.split()}
 
 
 def nested(line: str) -> list:
-    """[label, word] or [label, left, right]."""
+    """Return `[label, word]` or `[label, left, right]`."""
     return eval(re.sub(r"\(([0-4]) ", r"[\1, ", re.sub(r" ([^\s()]+)\)", r' "\1")', line)).replace(")", "],"))[0]
 
 
 def recomputed(node: list) -> tuple[int, int, str]:
-    """Sentiment and depth of a node from its leaves, and the word that says what it is to a contrast, if any."""
+    """Return sentiment and depth of a node from its leaves, and its side of a contrast."""
     label, *parts = node
     if isinstance(parts[0], str):
         return label - 2, 0, ""
@@ -84,18 +83,18 @@ def recomputed(node: list) -> tuple[int, int, str]:
 @pytest.fixture(scope="module")
 def many() -> dict[str, list[Tree]]:
     return {
-        split: list(treebank.sentences(0, split, n))
+        split: list(treebank.generate_sentences(0, split, n))
         for split, n in (("train", 1500), ("validation", 300), ("test", 600))
     }
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_every_label_follows_from_the_parts(many: dict[str, list[Tree]], split: str) -> None:
+def test_labels_follow_rules(many: dict[str, list[Tree]], split: str) -> None:
     for tree in many[split]:
         recomputed(nested(str(tree)))
 
 
-def test_words_mean_the_same_everywhere(many: dict[str, list[Tree]]) -> None:
+def test_words_have_one_sentiment(many: dict[str, list[Tree]]) -> None:
     leaves = {
         (tree.words[node.start].lower(), node.label)
         for tree in itertools.chain(*many.values())
@@ -113,7 +112,7 @@ def depths(found: list[Tree]) -> list[int]:
     return [recomputed(nested(str(tree)))[1] for tree in found]
 
 
-def test_test_sentences_go_deeper_than_training_ones(many: dict[str, list[Tree]]) -> None:
+def test_every_fifth_test_sentence_is_deeper(many: dict[str, list[Tree]]) -> None:
     for split in ("train", "validation"):
         assert set(depths(many[split])) == {0, 1, 2}
     test = depths(many["test"])
@@ -123,13 +122,13 @@ def test_test_sentences_go_deeper_than_training_ones(many: dict[str, list[Tree]]
 
 
 @pytest.mark.parametrize("depth", range(5))
-def test_the_depth_can_be_chosen(depth: int) -> None:
-    assert max(depths(list(treebank.sentences(0, "train", 40, depth=depth)))) <= depth
-    assert depths(list(treebank.sentences(0, "test", 10, depth=depth)))[4::5] == [depth + 1] * 2
+def test_depth_is_respected(depth: int) -> None:
+    assert max(depths(list(treebank.generate_sentences(0, "train", 40, depth=depth)))) <= depth
+    assert depths(list(treebank.generate_sentences(0, "test", 10, depth=depth)))[4::5] == [depth + 1] * 2
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_no_sentiment_is_rare(many: dict[str, list[Tree]], split: str) -> None:
+def test_sentiments_are_balanced(many: dict[str, list[Tree]], split: str) -> None:
     counts = Counter(tree.label for tree in many[split])
     assert min(counts[label] for label in range(5)) > 0.12 * len(many[split])
     if split == "test":
@@ -138,13 +137,13 @@ def test_no_sentiment_is_rare(many: dict[str, list[Tree]], split: str) -> None:
 
 
 def bodies(found: list[Tree]) -> set[str]:
-    """Sentences without their full stop."""
+    """Return sentences without their full stop."""
     return {tree.text().removesuffix(" .").lower() for tree in found}
 
 
-def test_splits_do_not_overlap(many: dict[str, list[Tree]]) -> None:
+def test_splits_are_disjoint(many: dict[str, list[Tree]]) -> None:
     """Not even as phrases of training sentences, nor with training sentences of other seeds."""
-    train = [*many["train"], *treebank.sentences(1, "train", 500)]
+    train = [*many["train"], *treebank.generate_sentences(1, "train", 500)]
     phrases = {tree.text(node).lower() for tree in train for node in tree.nodes}
     validation, test = bodies(many["validation"]), bodies(many["test"])
     assert bodies(train) <= phrases
@@ -155,37 +154,34 @@ def test_splits_do_not_overlap(many: dict[str, list[Tree]]) -> None:
         assert len(bodies(many[split])) == len(many[split])
 
 
-def test_more_sentences_begin_with_the_same_ones(many: dict[str, list[Tree]]) -> None:
-    assert list(itertools.islice(treebank.sentences(0, "test"), 50)) == many["test"][:50]
-    assert list(treebank.sentences(0, "train", 0)) == []
-    assert treebank.texts(0, 30) == [tree.text() for tree in many["train"][:30]]
-    assert treebank.texts(0, 30) != treebank.texts(1, 30)
+def test_longer_streams_begin_alike(many: dict[str, list[Tree]]) -> None:
+    assert list(itertools.islice(treebank.generate_sentences(0, "test"), 50)) == many["test"][:50]
+    assert list(treebank.generate_sentences(0, "train", 0)) == []
+    assert treebank.generate_texts(0, 30) == [tree.text() for tree in many["train"][:30]]
+    assert treebank.generate_texts(0, 30) != treebank.generate_texts(1, 30)
 
 
-def test_another_process_writes_the_same(many: dict[str, list[Tree]]) -> None:
-    script = "from capsroute.lab.data import treebank; print(*treebank.sentences(0, 'test', 20), sep='\\n')"
-    environment = {"PYTHONHASHSEED": "1", "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, cwd=ROOT, env=environment)
-    assert done.stdout.decode().splitlines() == [str(tree) for tree in many["test"][:20]]
-
-
-def test_reviews_are_training_sentences_with_their_stars(many: dict[str, list[Tree]]) -> None:
+def test_reviews_end_with_stars(many: dict[str, list[Tree]]) -> None:
     stars = ("One star .", "Two stars .", "Three stars .", "Four stars .", "Five stars .")
-    assert treebank.reviews(0, 30) == [f"{tree.text()} {stars[tree.label]}" for tree in many["train"][:30]]
+    assert treebank.generate_reviews(0, 30) == [f"{tree.text()} {stars[tree.label]}" for tree in many["train"][:30]]
 
 
-def test_this_version_has_these_sentences() -> None:
-    """Files of one version must hold the same sentences for ever: raise VERSION with this list."""
+@pytest.mark.parametrize("split", SPLITS)
+def test_sentences_of_version_are_fixed(many: dict[str, list[Tree]], split: str) -> None:
+    """Files of one version hold the same sentences in every process: raise VERSION with these digests."""
     assert treebank.VERSION == 1
-    assert treebank.texts(0, 3) == [
-        "It is a success .",
-        "On the whole , I failed to admire the premise .",
-        "Despite the simple scenes , this documentary is charming and dazzles .",
-    ]
+    content = "".join(f"{tree}\n" for tree in many[split]).encode()
+    assert hashlib.sha256(content).hexdigest()[:16] == DIGESTS[split]
+    if split == "train":
+        assert [tree.text() for tree in many[split][:3]] == [
+            "It is a success .",
+            "On the whole , I failed to admire the premise .",
+            "Despite the simple scenes , this documentary is charming and dazzles .",
+        ]
 
 
-def test_sentences_are_english(many: dict[str, list[Tree]]) -> None:
-    """As far as patterns can say."""
+def test_sentences_are_grammatical(many: dict[str, list[Tree]]) -> None:
+    """As far as patterns can tell."""
     singular, plural = (words.replace(" ", "|") for words in (f"{rules.WORKS} {rules.PARTS}", rules.PLURALS))
     wrong = [
         rf"(?<!of this )\b({singular}) (are|do|have|lack|fail|avoid)\b",
@@ -234,13 +230,13 @@ def test_sentences_are_english(many: dict[str, list[Tree]]) -> None:
     ],
 )
 def test_rules_by_example(bracket: rules.Bracket, sentiment: int, depth: int) -> None:
-    tree, found = labelled(bracket)
+    tree, found = label_bracket(bracket)
     assert (tree.label - 2, found) == (sentiment, depth)
 
 
-def test_rules_stay_within_the_five_sentiments() -> None:
+def test_rules_stay_in_range() -> None:
     every = range(-2, 3)
-    for rule in (intensify, soften, exceed, reverse):
+    for rule in (intensify, soften, exceed, negate):
         assert {rule(x) for x in every} <= set(every)
     for x, y in itertools.product(every, repeat=2):
         assert join(x, y) == join(y, x) or abs(x) == abs(y)
@@ -251,7 +247,7 @@ def test_rules_stay_within_the_five_sentiments() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("classes", [5, 2])
-def test_a_split_is_generated_once_and_read_as_sst_is(tmp_path: Path, split: str, classes: int) -> None:
+def test_split_is_generated_once(tmp_path: Path, split: str, classes: int) -> None:
     phrases = treebank.load(tmp_path, split, classes, seed=3, sizes=SMALL)
     place = tmp_path / f"treebank-{treebank.VERSION}-3-60-20-40"
     before = {path: (path.stat().st_ino, path.read_bytes()) for path in place.iterdir()}
@@ -260,13 +256,13 @@ def test_a_split_is_generated_once_and_read_as_sst_is(tmp_path: Path, split: str
         assert again.text == phrases.text
         np.testing.assert_array_equal(again.label, phrases.label)
     assert {path: (path.stat().st_ino, path.read_bytes()) for path in place.iterdir()} == before
-    made = list(treebank.sentences(3, split, dict(zip(SPLITS, SMALL, strict=True))[split]))
-    expected = trees.phrases(made, classes, roots_only=split != "train")
+    made = list(treebank.generate_sentences(3, split, dict(zip(SPLITS, SMALL, strict=True))[split]))
+    expected = extract_phrases(made, classes, roots_only=split != "train")
     assert phrases.text == expected.text
     np.testing.assert_array_equal(phrases.label, expected.label)
 
 
-def test_the_default_sizes_give_thousands_of_phrases(tmp_path: Path) -> None:
+def test_default_sizes(tmp_path: Path) -> None:
     assert 15_000 <= len(treebank.load(tmp_path, "train").text) <= 20_000
     assert len(treebank.load(tmp_path, "validation").text) == 300
     assert len(treebank.load(tmp_path, "test").text) == 600
@@ -284,29 +280,27 @@ def test_the_default_sizes_give_thousands_of_phrases(tmp_path: Path) -> None:
     ],
     ids=["missing", "no sums", "nonsense", "binary", "cut", "other"],
 )
-def test_what_is_damaged_is_generated_again(tmp_path: Path, spoil) -> None:
-    place = treebank.make(tmp_path, sizes=SMALL)
+def test_damaged_files_are_generated_again(tmp_path: Path, spoil) -> None:
+    place = treebank.write_files(tmp_path, sizes=SMALL)
     before = {path: path.read_bytes() for path in place.iterdir()}
     spoil(place)
     treebank.load(tmp_path, "test", sizes=SMALL)
     assert {path: path.read_bytes() for path in place.iterdir()} == before
 
 
-def test_generation_that_dies_leaves_nothing_to_be_taken_for_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_generation_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(source: str, target: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", die)
         with pytest.raises(KeyboardInterrupt):
-            treebank.make(tmp_path, sizes=SMALL)
+            treebank.write_files(tmp_path, sizes=SMALL)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(treebank.load(tmp_path, "test", sizes=SMALL).text) == SMALL[2]
 
 
-def test_several_may_generate_at_once(tmp_path: Path) -> None:
+def test_threads_may_generate_at_once(tmp_path: Path) -> None:
     found = []
     threads = [
         threading.Thread(target=lambda: found.append(treebank.load(tmp_path, "test", sizes=SMALL).text))
@@ -316,31 +310,31 @@ def test_several_may_generate_at_once(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [[tree.text() for tree in treebank.sentences(0, "test", SMALL[2])]] * 4
+    assert found == [[tree.text() for tree in treebank.generate_sentences(0, "test", SMALL[2])]] * 4
     assert len(list(tmp_path.rglob("*.*"))) == 3
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
     with pytest.raises(DataError, match=r"treebank-1-0-60-20-40 cannot be written: .*Name a folder"):
         treebank.load(tmp_path / "file", "test", sizes=SMALL)
 
 
-def test_bad_arguments_are_named(tmp_path: Path) -> None:
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"split: expected one of \['train', 'validation', 'test'\], got 'dev'"):
         treebank.load(tmp_path, "dev")
     with pytest.raises(ValueError, match="split: expected one of"):
-        treebank.sentences(0, "dev")
+        treebank.generate_sentences(0, "dev")
     with pytest.raises(ValueError, match="classes: expected 5 or 2, got 3"):
         treebank.load(tmp_path, "test", 3)
     with pytest.raises(ValueError, match="seed: expected at least 0, got -1"):
-        treebank.sentences(-1, "train")
+        treebank.generate_sentences(-1, "train")
     with pytest.raises(TypeError, match="seed: expected an integer, got float"):
         treebank.load(tmp_path, "test", seed=1.0)
     with pytest.raises(ValueError, match="n: expected at least 0, got -1"):
-        treebank.texts(0, -1)
+        treebank.generate_texts(0, -1)
     with pytest.raises(ValueError, match="depth: expected from 0 to 4, got 5"):
-        treebank.sentences(0, "train", depth=5)
+        treebank.generate_sentences(0, "train", depth=5)
     with pytest.raises(ValueError, match=r"sizes\.test: expected at least 1, got 0"):
         treebank.load(tmp_path, "test", sizes=(1, 1, 0))
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Bracketed trees: what is read, what is refused and in which words, and the phrases that come of them."""
+"""Bracketed trees: parsing, error messages and the phrases taken from them."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsroute.lab.data import sst, trees
-from capsroute.lab.data.downloads import DataError
-from capsroute.lab.data.trees import Node, Phrases, TreeError
+from capsroute.lab.data import sst
+from capsroute.lab.data.checks import DataError
+from capsroute.lab.data.trees import Node, Phrases, TreeError, extract_phrases, parse_tree, read_trees
 
 LINE = "(3 (2 It) (4 (2 's) (4 fun)))"
 
 
-def test_a_line_is_read() -> None:
-    tree = trees.parse(LINE)
+def test_parse_tree_returns_words_and_nodes() -> None:
+    tree = parse_tree(LINE)
     assert tree.words == ("It", "'s", "fun")
     assert tree.nodes == (Node(3, 0, 3), Node(2, 0, 1), Node(4, 1, 3), Node(2, 1, 2), Node(4, 2, 3))
     assert tree.label == 3
@@ -33,16 +33,16 @@ def test_a_line_is_read() -> None:
         "(2 (2 été) (2 8\u00a01\\/2))",
     ],
 )
-def test_what_is_written_is_what_was_read(line: str) -> None:
-    assert str(trees.parse(line)) == line
+def test_tree_round_trips(line: str) -> None:
+    assert str(parse_tree(line)) == line
 
 
-def test_spaces_do_not_matter() -> None:
-    assert trees.parse(" ( 3(2 It)\t(4 ( 2 's )(4 fun)) ) \r") == trees.parse(LINE)
+def test_spaces_are_ignored() -> None:
+    assert parse_tree(" ( 3(2 It)\t(4 ( 2 's )(4 fun)) ) \r") == parse_tree(LINE)
 
 
-def test_escapes_become_what_they_stand_for() -> None:
-    tree = trees.parse(r"(2 (2 -LRB-) (2 writer\/director) (2 \*\*) (2 -RRB-) (2 --) (2 ``))")
+def test_escapes_are_decoded() -> None:
+    tree = parse_tree(r"(2 (2 -LRB-) (2 writer\/director) (2 \*\*) (2 -RRB-) (2 --) (2 ``))")
     assert tree.text() == "( writer/director ** ) -- ``"
 
 
@@ -74,31 +74,31 @@ def test_escapes_become_what_they_stand_for() -> None:
         (f"(2 a) {'b' * 500}", f"expected nothing after the tree, got '{'b' * 40}…'"),
     ],
 )
-def test_a_malformed_line_is_refused(line: str, words: str) -> None:
+def test_malformed_line_is_refused(line: str, words: str) -> None:
     with pytest.raises(TreeError) as raised:
-        trees.parse(line)
+        parse_tree(line)
     assert str(raised.value) == words
 
 
 @pytest.mark.parametrize("n", [1001, 100_000])
 @pytest.mark.parametrize("closed", [False, True])
-def test_too_deep_a_line_is_refused(n: int, closed: bool) -> None:
+def test_too_deep_line_is_refused(n: int, closed: bool) -> None:
     with pytest.raises(TreeError, match="expected at most 1,000 nested brackets, got more"):
-        trees.parse("(2 " * n + "a" + ")" * n * closed)
+        parse_tree("(2 " * n + "a" + ")" * n * closed)
 
 
-def test_a_deep_line_is_read_and_written() -> None:
+def test_deep_line_round_trips() -> None:
     line = "(2 (3 a) " * 999 + "(2 b)" + ")" * 999
-    tree = trees.parse(line)
-    assert trees.parse(str(tree)) == tree
+    tree = parse_tree(line)
+    assert parse_tree(str(tree)) == tree
     assert len(tree.words) == 1000
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
+def test_read_trees_accepts_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "few.txt"
     for end in ("", "\n", "\r\n"):
         path.write_bytes(f"{LINE}\n(1 été){end}".encode())
-        assert [tree.text() for tree in trees.read(path)] == ["It 's fun", "été"]
+        assert [tree.text() for tree in read_trees(path)] == ["It 's fun", "été"]
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         (b"PK\x03\x04(2 a)", ", line 1: expected a tree, which begins with (, got 'PK\\x03\\x04'"),
     ],
 )
-def test_a_malformed_file_is_named_with_its_line(content: bytes, words: str, tmp_path: Path) -> None:
+def test_malformed_file_names_line(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "test.txt"
     path.write_bytes(content)
     with pytest.raises(DataError) as raised:
-        trees.read(path)
+        read_trees(path)
     assert str(raised.value) == f"{path}{words}"
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.txt cannot be read: No such file"):
-        trees.read(tmp_path / "none.txt")
+        read_trees(tmp_path / "none.txt")
 
 
 def listed(phrases: Phrases) -> list[tuple[str, int]]:
@@ -133,12 +133,12 @@ def listed(phrases: Phrases) -> list[tuple[str, int]]:
     return list(zip(phrases.text, phrases.label.tolist(), strict=True))
 
 
-def test_phrases_come_once_with_their_most_frequent_label() -> None:
+def test_phrases_have_most_frequent_label() -> None:
     lines = ["(4 (1 so) (3 good))", "(0 (2 so) (3 bad))", "(2 (2 so) (1 good))", "(4 (1 so) (3 good))"]
-    found = [trees.parse(line) for line in lines]
+    found = [parse_tree(line) for line in lines]
     # "so" is 1, 2, 2, 1: of equals the first seen; "good" is 3, 1, 3
-    assert listed(trees.phrases(found)) == [("so good", 4), ("so", 1), ("good", 3), ("so bad", 0), ("bad", 3)]
-    assert listed(trees.phrases(found, roots_only=True)) == [
+    assert listed(extract_phrases(found)) == [("so good", 4), ("so", 1), ("good", 3), ("so bad", 0), ("bad", 3)]
+    assert listed(extract_phrases(found, roots_only=True)) == [
         ("so good", 4),
         ("so bad", 0),
         ("so good", 2),
@@ -146,24 +146,24 @@ def test_phrases_come_once_with_their_most_frequent_label() -> None:
     ]
 
 
-def test_two_classes_have_nothing_neutral() -> None:
+def test_two_classes_skip_neutral() -> None:
     lines = ["(4 (2 so) (3 good))", "(2 (2 so) (2 good))", "(0 (2 so) (1 bad))", "(2 (2 so) (2 good))"]
-    found = [trees.parse(line) for line in lines]
+    found = [parse_tree(line) for line in lines]
     # "good" is neutral twice and positive once, but what is neutral does not count
-    assert listed(trees.phrases(found, 2)) == [("so good", 1), ("good", 1), ("so bad", 0), ("bad", 0)]
-    assert listed(trees.phrases(found, 2, roots_only=True)) == [("so good", 1), ("so bad", 0)]
+    assert listed(extract_phrases(found, 2)) == [("so good", 1), ("good", 1), ("so bad", 0), ("bad", 0)]
+    assert listed(extract_phrases(found, 2, roots_only=True)) == [("so good", 1), ("so bad", 0)]
 
 
-def test_phrases_of_nothing_are_none() -> None:
-    assert listed(trees.phrases([])) == []
+def test_no_trees_give_no_phrases() -> None:
+    assert listed(extract_phrases([])) == []
 
 
-def test_classes_are_five_or_two() -> None:
+def test_other_classes_are_refused() -> None:
     with pytest.raises(ValueError, match="classes: expected 5 or 2, got 3"):
-        trees.phrases([], 3)
+        extract_phrases([], 3)
 
 
-def test_some_phrases_are_taken() -> None:
+def test_take_selects_phrases() -> None:
     every = Phrases(["a", "b", "c"], np.array([0, 1, 2]))
     assert listed(every.take(np.array([2, 0]))) == [("c", 2), ("a", 0)]
     assert listed(every.take(np.array([False, True, False]))) == [("b", 1)]
@@ -175,12 +175,12 @@ def test_some_phrases_are_taken() -> None:
     ("split", "five", "two"),
     [("train", 159_274, 77_616), ("validation", 1_101, 872), ("test", 2_210, 1_821)],
 )
-def test_the_real_files_have_the_papers_counts(data: Path, split: str, five: int, two: int) -> None:
+def test_real_files_have_published_counts(data: Path, split: str, five: int, two: int) -> None:
     found = sst.read(data / "sst", split)
     lines = (data / "sst" / "trees" / sst.FILES[split]).read_text(encoding="utf-8").split("\n")
     assert [str(tree) for tree in found] == lines[:-1]
     for classes, n in ((5, five), (2, two)):
-        phrases = trees.phrases(found, classes, roots_only=split != "train")
+        phrases = extract_phrases(found, classes, roots_only=split != "train")
         assert len(phrases.text) == len(phrases.label) == n
         assert set(phrases.label.tolist()) == set(range(classes))
         if split == "train":
