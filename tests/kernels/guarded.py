@@ -1,7 +1,7 @@
-"""Watches the memory that interpreted kernels touch: what a sanitizer does on a GPU, piece by piece.
+"""A memory checker for interpreted kernels, as compute-sanitizer is for compiled ones.
 
-A kernel may touch the tensors it was given, each piece of a room counting as one, and nothing beyond their ends. Memory
-that nobody has written holds what is not a number, so that whoever reads it has that in its results.
+A kernel may access its tensor arguments, every buffer of a workspace being one, and nothing beyond their ends.
+Uninitialised memory holds NaN, so that a kernel which reads it returns NaN.
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsroute.routing.triton.workspace import ALIGNED
-
 
 class Guard:
-    """Stands for the interpreter's memory."""
+    """The interpreter's memory with a check of every access."""
 
     def __init__(self, memory: Any):
         self.memory = memory
@@ -26,16 +24,17 @@ class Guard:
         return getattr(self.memory, name)
 
     def allow(self, args: Any) -> None:
-        """Tensors among arguments, from now on, and nothing else."""
+        """Allow accesses to the tensors among arguments alone."""
         assert all(t.is_contiguous() for t in tensors(args))
-        extents = sorted({extent(t) for t in tensors(args) if t.numel()})
+        extents = sorted({(t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors(args) if t.numel()})
         self.starts, self.ends = (np.array(side, np.uint64) for side in zip(*extents, strict=True))
 
     def check(self, places: Any, mask: Any, size: int) -> None:
+        """Raise an error for an access outside of the allowed tensors."""
         touched = np.asarray(places)[np.asarray(mask, bool)].astype(np.uint64)
         within = np.maximum(np.searchsorted(self.starts, touched, "right"), 1) - 1
         out = (touched < self.starts[within]) | (touched + np.uint64(size) > self.ends[within])
-        assert not out.any(), f"a kernel touches {out.sum()} places outside of its tensors"
+        assert not out.any(), f"a kernel accesses {out.sum()} addresses outside of its tensors"
 
     def load(self, places: Any, mask: Any, other: Any, dtype: Any) -> Any:
         self.check(places, mask, np.dtype(dtype).itemsize)
@@ -46,16 +45,8 @@ class Guard:
         return self.memory.store(places, value, mask)
 
 
-def extent(t: Tensor) -> tuple[int, int]:
-    """Where a tensor begins and ends; a piece of a room ends with its last line, which is cleared as a whole."""
-    storage, begin = t.untyped_storage(), t.data_ptr()
-    first = storage.data_ptr()
-    line = -(-(begin - first + t.nbytes) // ALIGNED) * ALIGNED
-    return begin, begin + t.nbytes if storage.nbytes() % ALIGNED else first + line
-
-
 def tensors(args: Any) -> Iterator[Tensor]:
-    """All of them in arguments, which may be tuples."""
+    """Yield the tensors among arguments, which may be tuples."""
     if isinstance(args, Tensor):
         yield args
     elif isinstance(args, list | tuple):
@@ -67,22 +58,26 @@ def tensors(args: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Watch kernels in here."""
+    """Check the accesses of kernels that run in this context."""
     from triton.runtime import interpreter
 
-    whole: Any = interpreter
-    memory, executor, patch = whole._interpreter, whole.GridExecutor, whole._patch_lang
+    triton_interpreter: Any = interpreter
+    memory, executor, patch = (
+        triton_interpreter._interpreter,
+        triton_interpreter.GridExecutor,
+        triton_interpreter._patch_lang,
+    )
     guard, prepare = Guard(memory), executor._init_args_hst
     patched: set[int] = set()
 
-    def watched(self: Any, args: Any, kwargs: Any) -> Any:
+    def prepare_guarded(self: Any, args: Any, kwargs: Any) -> Any:
         patched.clear()
         prepared = prepare(self, args, kwargs)
         guard.allow(prepared[0])
         return prepared
 
     def patch_once(fn: Any) -> Any:
-        """Make a module's language the interpreter's; every call of a function in it would do so anew."""
+        """Patch a module once per launch, which the interpreter does at every call of a function: much faster."""
         module = id(fn.__globals__)
         if module in patched:
             return None
@@ -91,9 +86,17 @@ def guarded() -> Iterator[None]:
 
     was = torch.are_deterministic_algorithms_enabled()
     try:
-        whole._interpreter, executor._init_args_hst, whole._patch_lang = guard, watched, patch_once
-        torch.use_deterministic_algorithms(True, warn_only=True)  # memory is then filled when it is made
+        triton_interpreter._interpreter, executor._init_args_hst, triton_interpreter._patch_lang = (
+            guard,
+            prepare_guarded,
+            patch_once,
+        )
+        torch.use_deterministic_algorithms(True, warn_only=True)  # fills new memory with NaN
         yield
     finally:
-        whole._interpreter, executor._init_args_hst, whole._patch_lang = memory, prepare, patch
+        triton_interpreter._interpreter, executor._init_args_hst, triton_interpreter._patch_lang = (
+            memory,
+            prepare,
+            patch,
+        )
         torch.use_deterministic_algorithms(was)

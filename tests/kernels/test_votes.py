@@ -1,8 +1,6 @@
-"""The vote form of the Triton kernels against the float64 reference, under the interpreter where there is no GPU."""
+"""The vote kernels against the float64 reference, under the interpreter where there is no GPU."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,32 +10,35 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from accuracy import assert_within_budget, relative_errors
 from capsroute import route
-from capsroute.routing.triton.grid import INTERPRETED
-from capsroute.routing.triton.sizes import Plan, Sizes
-from capsroute.routing.triton.votes_host import Job, Knobs, Runner, job
-from capsroute.routing.triton.votes_types import Tile
-from capsroute.testing import SHAPES, Shape, budget, distance, make_inputs
+from capsroute.routing.triton.grid import INTERPRETED, count_cores
+from capsroute.routing.triton.op import run_backward, run_forward
+from capsroute.routing.triton.sizes import LoopSettings, Sizes
+from capsroute.routing.triton.votes_host import VoteKernels, VoteTuning
+from capsroute.testing import SHAPES, Shape, make_inputs
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 PARAMS = ("W", "B", "beta_use", "beta_ign")
-DRAWS = 12
-PLAN = Plan(2, True, 1e-5)
-WHOLE = Knobs()
-SHARED = Knobs(alone=0)
+RESULTS = ("a", "mu", "sig2", "da_inp", "dmu_inp", *(f"d{name}" for name in PARAMS))
+LOOP = LoopSettings(2, True, 1e-5)
+DEFAULT = VoteTuning()
+SHARED = VoteTuning(sample_votes=0)
 """Programs share samples, however small."""
-PRODUCTS = Knobs(fewest=1)
+PRODUCTS = VoteTuning(min_dot_inputs=1)
 """Matrix products of however few inputs."""
-NARROW = Knobs(of_one=4, of_one_wide=4, of_one_few=4, columns=4, most_j=4)
+NARROW = VoteTuning(input_votes=4, input_votes_split_j=4, input_votes_few=4, dot_columns=4, max_j=4)
 """Outputs in several tiles, components in several chunks."""
+ROUNDING = 2**-23
+SMALL = Shape(2, 5, 3, 2, 3, 2)
 pytestmark = [
     pytest.mark.usefixtures("watched"),
     pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="triton was imported to compile"),
 ]
 
 
-def drawn(shape: Shape, own: str = "", seed: int = 0) -> dict[str, Tensor]:
-    """Inputs; parameters named in `own` differ by input, and by output unless their name has a tilde before it."""
+def make_vote_inputs(shape: Shape, own: str = "", seed: int = 0) -> dict[str, Tensor]:
+    """Draw inputs; parameters named in `own` differ by input, those with a tilde before them not by output."""
     inputs = make_inputs(replace(shape, fixed_inp=True), seed, device=DEVICE)
     for name in PARAMS:
         inputs[name] = inputs[name][:, :1] if f"~{name}" in own else inputs[name]
@@ -45,231 +46,260 @@ def drawn(shape: Shape, own: str = "", seed: int = 0) -> dict[str, Tensor]:
     return {name: t.detach().clone() for name, t in inputs.items()}
 
 
-def weights(shape: Shape) -> list[Tensor]:
+def make_weights(shape: Shape) -> list[Tensor]:
+    """Draw gradients of the outputs."""
     generator = torch.Generator().manual_seed(1)
-    one, all_ = (shape.batch, shape.n_out), (shape.batch, shape.n_out, shape.d_cov, shape.d_out)
-    return [torch.randn(size, generator=generator).to(DEVICE) for size in (one, all_, all_)]
+    scores, capsules = (shape.batch, shape.n_out), (shape.batch, shape.n_out, shape.d_cov, shape.d_out)
+    return [torch.randn(size, generator=generator).to(DEVICE) for size in (scores, capsules, capsules)]
 
 
-@contextmanager
-def memory_of_nans() -> Iterator[None]:
-    """Instead of what happens to lie there, which is zero more often than not."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
+def plan(s: Shape, tuning: VoteTuning, cores: int, loop: LoopSettings = LOOP, own: bool = False) -> VoteKernels:
+    """Plan for parameters that inputs share, or each input has its own."""
+    sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, packed=False)
+    i, j = s.n_inp if own else 1, s.n_out
+    shapes = ((i, j, s.d_inp, s.d_out), (i, j, s.d_cov, s.d_out), (i, j), (i, j))
+    return VoteKernels(loop, sizes, s.batch * s.n_inp, shapes, cores, tuning)
 
 
 def run_kernels(
-    inputs: dict[str, Tensor], s: Shape, plan: Plan, offsets: Tensor | None, knobs: Knobs
+    inputs: dict[str, Tensor], s: Shape, loop: LoopSettings, offsets: Tensor | None, tuning: VoteTuning
 ) -> dict[str, Tensor]:
-    a_inp, x = inputs["a_inp"], inputs["mu_inp"]
-    if offsets is not None:
-        a_inp, x = a_inp.flatten(), x.reshape(-1, s.d_cov, s.d_inp)
-    sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, offsets is not None)
-    params = [inputs[name] for name in PARAMS]
-    shapes = tuple([p.shape for p in params])
-    run = Runner(plan, sizes, a_inp.numel(), shapes, (a_inp.dtype, x.dtype), x.device, knobs)
-    given = [a_inp, x, x if offsets is None else offsets, *params]
-    with memory_of_nans():
-        outs, saved = run.fwd(given)
-        grads = run.bwd(weights(s), given, saved)
-    named = dict(
-        zip(("a", "mu", "sig2", "da_inp", "dmu_inp", *(f"d{name}" for name in PARAMS)), (*outs, *grads), strict=True)
-    )
-    return {
-        name: t.reshape(inputs[name[1:]].shape) if name in ("da_inp", "dmu_inp") else t for name, t in named.items()
-    }
+    """Return outputs and gradients by name."""
+    a_inp, x, *params = inputs.values()
+    sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, packed=offsets is not None)
+    shapes, cores = tuple([tuple(p.shape) for p in params]), count_cores(x.device)
+    kernels = VoteKernels(loop, sizes, a_inp.numel(), shapes, cores, tuning)
+    arguments = a_inp, x, offsets, *params
+    *outs, saved = run_forward(kernels, arguments)
+    return dict(zip(RESULTS, (*outs, *run_backward(kernels, make_weights(s), saved, arguments)), strict=True))
 
 
 def run_reference(
-    inputs: dict[str, Tensor], s: Shape, plan: Plan, offsets: Tensor | None, dtype: torch.dtype
+    inputs: dict[str, Tensor], s: Shape, loop: LoopSettings, offsets: Tensor | None, dtype: torch.dtype
 ) -> dict[str, Tensor]:
+    """Return outputs and gradients by name."""
     inputs = {name: t.to(dtype).requires_grad_() for name, t in inputs.items()}
-    settings: dict[str, Any] = {"n_iters": plan.n_iters, "agreement": "gaussian" if plan.gaussian else "kmeans"}
+    settings: dict[str, Any] = {"n_iters": loop.n_iters, "agreement": "gaussian" if loop.gaussian else "kmeans"}
     if offsets is None:
         outs = route(**inputs, **settings, impl="reference")
     else:
-        pieces = [slice(*ends) for ends in offsets.unfold(0, 2, 1).tolist()]
-        samples = [inputs | {name: inputs[name][piece] for name in ("a_inp", "mu_inp")} for piece in pieces]
-        outs = map(
-            torch.stack, zip(*(route(**sample, **settings, impl="reference") for sample in samples), strict=True)
-        )
-    outs = dict(zip(("a", "mu", "sig2"), outs, strict=True))
-    grads = torch.autograd.grad(list(outs.values()), list(inputs.values()), [w.to(dtype) for w in weights(s)])
-    return {name: t.detach() for name, t in outs.items()} | {
-        f"d{name}": d for name, d in zip(inputs, grads, strict=True)
-    }
-
-
-def size(t: Tensor) -> float:
-    return max(distance(t, torch.zeros_like(t)), 1e-30)
+        spans = [slice(*ends) for ends in offsets.unfold(0, 2, 1).tolist()]
+        samples = [inputs | {name: inputs[name][span] for name in ("a_inp", "mu_inp")} for span in spans]
+        routed = [route(**sample, **settings, impl="reference") for sample in samples]
+        outs = [torch.stack(parts) for parts in zip(*routed, strict=True)]
+    grads = torch.autograd.grad(tuple(outs), list(inputs.values()), [w.to(dtype) for w in make_weights(s)])
+    return dict(zip(RESULTS, (*(t.detach() for t in outs), *grads), strict=True))
 
 
 def assert_close(
     draw: Callable[[int], dict[str, Tensor]],
     s: Shape,
     *,
-    plan: Plan = PLAN,
+    loop: LoopSettings = LOOP,
     offsets: Tensor | None = None,
-    knobs: Knobs = WHOLE,
+    tuning: VoteTuning = DEFAULT,
 ) -> None:
-    """Within the largest budget of some draws, relative to the results' size, for that of one is mere luck."""
-    may = defaultdict(float)
-    for seed in range(DRAWS):
-        exact, plain = (run_reference(draw(seed), s, plan, offsets, dtype) for dtype in (torch.float64, torch.float32))
-        for name, allowed in budget(exact, [plain], torch.float32).items():
-            may[name] = max(may[name], allowed / size(exact[name]))
-    exact, found = (
-        run_reference(draw(0), s, plan, offsets, torch.float64),
-        run_kernels(draw(0), s, plan, offsets, knobs),
+    """Hold the kernels to the error budget on inputs drawn by seed."""
+    assert_within_budget(
+        lambda seed: run_kernels(draw(seed), s, loop, offsets, tuning),
+        lambda seed, dtype: run_reference(draw(seed), s, loop, offsets, dtype),
     )
-    off = {name: distance(found[name], t) / size(t) for name, t in exact.items()}
-    assert {name: (far, may[name]) for name, far in off.items() if not far <= may[name]} == {}
 
 
-def packed(s: Shape) -> Callable[[int], dict[str, Tensor]]:
-    """Draws eight inputs one after the other."""
+def draw_packed(s: Shape) -> Callable[[int], dict[str, Tensor]]:
+    """Return a function that draws eight inputs of all samples."""
 
     def draw(seed: int) -> dict[str, Tensor]:
-        inputs = drawn(replace(s, batch=1, n_inp=8), seed=seed)
+        inputs = make_vote_inputs(replace(s, batch=1, n_inp=8), seed=seed)
         return inputs | {name: inputs[name][0] for name in ("a_inp", "mu_inp")}
 
     return draw
 
 
-SMALL = Shape(2, 5, 3, 2, 3, 2)
+TUNINGS = {"one program": DEFAULT, "shared": SHARED, "narrow": NARROW}
+
+
+@pytest.fixture(params=TUNINGS)
+def tuning(request: pytest.FixtureRequest) -> VoteTuning:
+    return TUNINGS[request.param]
+
+
+one_program_and_shared = pytest.mark.parametrize("tuning", ["one program", "shared"], indirect=True)
 
 
 @pytest.mark.parametrize("own", ["", "~W ~beta_use ~beta_ign", "W B beta_use beta_ign", "~W B beta_ign"])
-@pytest.mark.parametrize("knobs", [WHOLE, SHARED], ids=["alone", "shared"])
-def test_every_way_to_share_parameters(own: str, knobs: Knobs) -> None:
-    assert_close(lambda seed: drawn(SMALL, own, seed), SMALL, knobs=knobs)
+@one_program_and_shared
+def test_parameters_shared_in_every_way(own: str, tuning: VoteTuning) -> None:
+    assert_close(lambda seed: make_vote_inputs(SMALL, own, seed), SMALL, tuning=tuning)
 
 
 @pytest.mark.parametrize("own", ["", "W B beta_use beta_ign"])
-def test_more_samples_than_programs(own: str) -> None:
-    """Under the interpreter, that is; components of a number that is no power of two, and other distances."""
+def test_more_samples_than_interpreted_programs(own: str) -> None:
+    """Also k-means, and axes whose sizes are no powers of two."""
     s = Shape(5, 3, 2, 3, 2, 3)
-    assert_close(lambda seed: drawn(s, own, seed), s, plan=Plan(3, False, 1e-5))
-
-
-@pytest.mark.parametrize("knobs", [WHOLE, SHARED], ids=["alone", "shared"])
-def test_packed(knobs: Knobs) -> None:
-    """Samples of 5, 0 and 3 inputs."""
-    s = replace(SMALL, batch=3)
-    assert_close(packed(s), s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE), knobs=knobs)
-
-
-def test_matrix_products_packed() -> None:
-    """Samples of 5, 0 and 3 inputs."""
-    s = Shape(3, 5, 3, 1, 17, 2)
-    assert_close(packed(s), s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE), knobs=PRODUCTS)
+    assert_close(lambda seed: make_vote_inputs(s, own, seed), s, loop=LoopSettings(3, False, 1e-5))
 
 
 @pytest.mark.parametrize(
-    ("s", "knobs", "own"),
-    [
-        (Shape(2, 20, 20, 1, 17, 2), Knobs(most_j=4, wide_columns=16, votes=256), ""),
-        (Shape(1, 20, 20, 1, 16, 2), Knobs(most_j=4, wide_columns=32, votes=512), "~W B"),
-        (Shape(2, 70, 16, 1, 17, 2), Knobs(), "B beta_use"),
-        (Shape(1, 9, 5, 2, 40, 3), Knobs(block_d=16, columns=16, fewest=1), ""),
-    ],
-    ids=["several tiles", "several tiles, one W", "whole votes, own biases", "several steps and chunks"],
+    ("s", "tuning"),
+    [(replace(SMALL, batch=3), DEFAULT), (replace(SMALL, batch=3), SHARED), (Shape(3, 5, 3, 1, 17, 2), PRODUCTS)],
+    ids=["one program", "shared", "products"],
 )
-def test_matrix_products(s: Shape, knobs: Knobs, own: str) -> None:
-    assert_close(lambda seed: drawn(s, own, seed), s, knobs=knobs)
+def test_packed_samples(s: Shape, tuning: VoteTuning) -> None:
+    """Samples of 5, 0 and 3 inputs."""
+    assert_close(draw_packed(s), s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE), tuning=tuning)
+
+
+@pytest.mark.parametrize(
+    ("s", "tuning", "own"),
+    [
+        (Shape(2, 20, 20, 1, 17, 2), VoteTuning(max_j=4, dot_columns_split_j=16, tile_votes=256), ""),
+        (Shape(1, 20, 20, 1, 16, 2), VoteTuning(max_j=4, dot_columns_split_j=32, tile_votes=512), "~W B"),
+        (Shape(2, 70, 16, 1, 17, 2), VoteTuning(), "B beta_use"),
+        (Shape(1, 9, 5, 2, 40, 3), VoteTuning(block_d=16, dot_columns=16, min_dot_inputs=1), ""),
+    ],
+    ids=["several tiles", "several tiles, one W", "one chunk, own biases", "several steps and chunks"],
+)
+def test_matrix_products(s: Shape, tuning: VoteTuning, own: str) -> None:
+    assert_close(lambda seed: make_vote_inputs(s, own, seed), s, tuning=tuning)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_matrix_products_of_capsules_of_any_size(scale: float) -> None:
-    """Half precision, which they are made of, ends at 65,504 and loses digits below 0.0001."""
+def test_matrix_products_of_tiny_and_huge_capsules(scale: float) -> None:
+    """Beyond the range of float16, of which the products are made."""
     s = Shape(2, 5, 3, 1, 17, 2)
 
     def draw(seed: int) -> dict[str, Tensor]:
-        inputs = drawn(s, seed=seed)
+        inputs = make_vote_inputs(s, seed=seed)
         sizes = torch.tensor([1.0, scale, 1.0, scale, scale], device=DEVICE)
         return inputs | {"mu_inp": inputs["mu_inp"] * sizes[:, None, None], "W": inputs["W"] / scale}
 
-    assert_close(draw, s, knobs=PRODUCTS)
+    assert_close(draw, s, tuning=PRODUCTS)
 
 
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
 @pytest.mark.parametrize("n_inp", [1, 3])
-@pytest.mark.parametrize("knobs", [WHOLE, SHARED, NARROW], ids=["alone", "shared", "narrow"])
-def test_votes_far_from_zero_and_close_together(knobs: Knobs, n_inp: int, agreement: str) -> None:
-    """Their variance is what is left of far larger squares, already in the first iteration."""
+def test_close_votes_far_from_zero(tuning: VoteTuning, n_inp: int, agreement: str) -> None:
+    """Variances are small differences of large squares, in the first iteration already."""
     s = Shape(2, n_inp, 5, 2, 3, 2)
 
     def draw(seed: int) -> dict[str, Tensor]:
-        inputs = drawn(s, seed=seed)
+        inputs = make_vote_inputs(s, seed=seed)
         return inputs | {"mu_inp": 0.01 * inputs["mu_inp"] + inputs["mu_inp"][:, :1]}
 
     for n_iters in (1, 3):
-        assert_close(draw, s, plan=Plan(n_iters, agreement == "gaussian", 1e-5), knobs=knobs)
-
-
-def test_votes_far_from_zero_in_many_tiles_and_chunks() -> None:
-    """What tiles used is added up as exactly as their sums: else the variance is lost again."""
-    s = Shape(1, 150, 4, 1, 3, 4)
-
-    def draw(seed: int) -> dict[str, Tensor]:
-        inputs = drawn(s, seed=seed)
-        return inputs | {"mu_inp": 0.01 * inputs["mu_inp"] + 10}
-
-    assert_close(draw, s, plan=PLAN._replace(n_iters=1), knobs=Knobs(of_one=4, alone=0, votes=16))
+        assert_close(draw, s, loop=LoopSettings(n_iters, agreement == "gaussian", 1e-5), tuning=tuning)
 
 
 @pytest.mark.parametrize(
-    ("shape", "knobs"),
+    ("s", "n_masked", "tuning"),
     [
-        (Shape(1, 150, 4, 1, 3, 4), SHARED._replace(votes=32)),
-        (Shape(1, 150, 4, 1, 17, 2), PRODUCTS._replace(votes=256)),
+        (Shape(1, 150, 4, 1, 3, 4), 0, VoteTuning(input_votes=4, sample_votes=0, tile_votes=16)),
+        (Shape(1, 150, 4, 1, 3, 4), 90, SHARED._replace(tile_votes=32)),
+        (Shape(1, 150, 4, 1, 17, 2), 90, PRODUCTS._replace(tile_votes=256)),
     ],
-    ids=["sums", "products"],
+    ids=["many tiles and chunks", "masked, sums", "masked, products"],
 )
-def test_votes_far_from_zero_after_masked_inputs(shape: Shape, knobs: Knobs) -> None:
-    """Programs count from the first inputs that have weight: from zero, variances would be lost."""
+def test_many_close_votes_far_from_zero(s: Shape, n_masked: int, tuning: VoteTuning) -> None:
+    """Tiles must measure distances from a centre among inputs with weight, and sum what they used in float64."""
 
     def draw(seed: int) -> dict[str, Tensor]:
-        inputs = drawn(shape, seed=seed)
-        inputs["a_inp"][:, :90] = -torch.inf
+        inputs = make_vote_inputs(s, seed=seed)
+        inputs["a_inp"][:, :n_masked] = -torch.inf
         return inputs | {"mu_inp": 0.01 * inputs["mu_inp"] + 10}
 
-    assert_close(draw, shape, plan=PLAN._replace(n_iters=1), knobs=knobs)
+    assert_close(draw, s, loop=LOOP._replace(n_iters=1), tuning=tuning)
 
 
-def test_a_hardly_weighted_input_far_away_is_no_centre() -> None:
-    """It would leave no digit of the variance of all others, were distances counted from it."""
+def test_outlier_of_little_weight_is_no_centre() -> None:
+    """Distances measured from it would leave no digit of the other inputs' variance."""
     s = Shape(1, 60, 4, 1, 3, 4)
 
     def draw(seed: int) -> dict[str, Tensor]:
-        inputs = drawn(s, seed=seed)
+        inputs = make_vote_inputs(s, seed=seed)
         inputs["a_inp"][:, ::20] = -60.0
         inputs["mu_inp"][:, ::20] = 1e4
         return inputs
 
-    assert_close(draw, s, plan=PLAN._replace(n_iters=1), knobs=SHARED._replace(votes=16))
+    assert_close(draw, s, loop=LOOP._replace(n_iters=1), tuning=SHARED._replace(tile_votes=16))
 
 
-def test_few_inputs_are_not_multiplied_as_halves() -> None:
-    def tile(n_inp: int) -> Tile:
-        return job(
-            PLAN,
-            Sizes(2, n_inp, 5, 1, 64, 2, False),
-            2 * n_inp,
-            ((1, 5, 64, 2), (1, 5, 1, 2), (1, 5), (1, 5)),
-            WHOLE,
-            9,
-        )[0]
+@pytest.mark.parametrize("own", ["", "~W"])
+def test_many_outputs_and_components(own: str) -> None:
+    s = Shape(1, 3, 5, 2, 2, 2)
+    assert_close(lambda seed: make_vote_inputs(s, own, seed), s, loop=LOOP._replace(gaussian=False), tuning=NARROW)
 
-    assert [tile(n).DOT for n in (1, 63, 64)] == [False, False, True]
+
+@pytest.mark.parametrize("fixed_inp", [False, True])
+@one_program_and_shared
+def test_no_inputs(fixed_inp: bool, tuning: VoteTuning) -> None:
+    s = replace(SMALL, n_inp=0, fixed_inp=fixed_inp)
+    assert_close(lambda seed: make_inputs(s, seed, device=DEVICE), s, loop=LOOP._replace(n_iters=1), tuning=tuning)
+
+
+@one_program_and_shared
+def test_infinite_scores_and_huge_capsules_stay_finite(tuning: VoteTuning) -> None:
+    inputs = make_vote_inputs(SMALL)
+    inputs["a_inp"][:, 0], inputs["a_inp"][:, 1] = -torch.inf, torch.inf
+    inputs["mu_inp"][:, 1] = 3e38
+    found = run_kernels(inputs, SMALL, LOOP, None, tuning)
+    assert all(t.isfinite().all() for t in found.values())
+    assert (found["dmu_inp"][:, 1] == 0).all(), "clamped"
+    assert (found["da_inp"][:, :2] == 0).all()
+
+
+def test_saturated_assignments_have_no_gradient(tuning: VoteTuning) -> None:
+    """Little weight, variances of eps, assignments of 0 or 1: one rounding of these would be most of a gradient."""
+    s = Shape(2, 1, 8, 1, 16, 3, fixed_out=True)
+
+    def draw(seed: int) -> dict[str, Tensor]:
+        inputs = make_vote_inputs(s, seed=seed)
+        return inputs | {"a_inp": torch.full_like(inputs["a_inp"], -60.0), "mu_inp": 3 * inputs["mu_inp"]}
+
+    assert_close(draw, s, tuning=tuning)
+
+
+def assert_exact(inputs: dict[str, Tensor], s: Shape, loop: LoopSettings, tuning: VoteTuning, *names: str) -> None:
+    """Allow four roundings of a result's largest value."""
+    exact, found = run_reference(inputs, s, loop, None, torch.float64), run_kernels(inputs, s, loop, None, tuning)
+    errors = relative_errors(found, exact)
+    assert all(errors[name] < 4 * ROUNDING for name in names), errors
+
+
+def test_outputs_that_differ_by_score_alone(tuning: VoteTuning) -> None:
+    """Large distances, the same for all outputs, would leave no digit of the scores."""
+    s = Shape(1, 30, 5, 2, 3, 4)
+    inputs = make_vote_inputs(s, "~W beta_use beta_ign")
+    inputs |= {"mu_inp": 30 * inputs["mu_inp"], "B": torch.zeros_like(inputs["B"])}
+    assert_exact(inputs, s, LOOP._replace(gaussian=False), tuning, "mu")
+
+
+@pytest.mark.parametrize("tuning", [SHARED, NARROW._replace(max_j=128)], ids=["shared", "chunks"])
+def test_gradients_common_to_all_outputs_cancel(tuning: VoteTuning) -> None:
+    """One output has nearly all of every input, and all logits nearly the same gradient."""
+    s = Shape(1, 700, 2, 1, 1, 1)
+    inputs = make_vote_inputs(s, "~W")
+    inputs |= {"a_inp": torch.full_like(inputs["a_inp"], 40.0), "B": torch.zeros_like(inputs["B"])}
+    inputs["beta_use"] = torch.tensor([[0.5, -0.022]], device=DEVICE)
+    inputs["beta_ign"] = torch.tensor([[0.5, 0.022]], device=DEVICE)
+    assert_exact(inputs, s, LOOP, tuning, "dbeta_use")
+
+
+def test_gradients_of_one_input_of_little_weight() -> None:
+    """All outputs get the same votes, so that their gradients cancel but for a small rest."""
+    s = Shape(1, 1, 36, 4, 2, 6)
+    inputs = make_vote_inputs(s, "~W")
+    inputs |= {"a_inp": torch.full_like(inputs["a_inp"], -60.0), "B": torch.zeros_like(inputs["B"])}
+    assert_exact(inputs, s, LOOP, DEFAULT, "dmu_inp", "dW")
+
+
+def test_few_inputs_are_not_multiplied_in_float16() -> None:
+    tiles = [plan(Shape(2, n, 5, 1, 64, 2), DEFAULT, 9).tile for n in (1, 63, 64)]
+    assert [tile.DOT for tile in tiles] == [False, False, True]
 
 
 @pytest.mark.parametrize(
-    ("shape", "chunks", "wide"),
+    ("s", "chunks", "split_j"),
     [
         (Shape(20, 5184, 64, 4, 4, 4), 1, False),
         (Shape(20, 500, 200, 4, 4, 4), 1, False),
@@ -279,124 +309,47 @@ def test_few_inputs_are_not_multiplied_as_halves() -> None:
     ],
     ids=["64 outputs", "200 outputs", "too many outputs", "too many components", "few inputs"],
 )
-def test_votes_that_fit_a_tile_are_in_one(shape: Shape, chunks: int, wide: bool) -> None:
-    """Several chunks take several times as long; but of few inputs they are more exact."""
-    b, i, j, c, d, h = shape.batch, shape.n_inp, shape.n_out, shape.d_cov, shape.d_inp, shape.d_out
-    tile = job(PLAN, Sizes(b, i, j, c, d, h, False), b * i, ((1, j, d, h), (1, j, c, h), (1, j), (1, j)), WHOLE, 132)[0]
-    assert (tile._asdict() | {"CHUNKS": chunks, "SPLIT_J": wide, "FLOAT64_GRADS": i == 4}) == tile._asdict()
+def test_votes_that_fit_take_one_tile(s: Shape, chunks: int, split_j: bool) -> None:
+    """Chunks cost time, but are more exact for few inputs."""
+    tile = plan(s, DEFAULT, 132).tile
+    assert (chunks, split_j, s.n_inp == 4) == (tile.CHUNKS, tile.SPLIT_J, tile.FLOAT64_GRADS)
 
 
-def test_tiles_know_no_numbers_of_samples_inputs_or_outputs() -> None:
-    """Else every new set of them would compile for seconds."""
+def test_tiles_do_not_depend_on_exact_sizes() -> None:
+    """Or every new batch would compile for seconds."""
 
-    def tile(b: int, i: int, j: int) -> Tile:
-        return job(
-            PLAN, Sizes(b, i, j, 1, 64, 2, False), b * i, ((1, j, 64, 2), (1, j, 1, 2), (1, j), (1, j)), WHOLE, 132
-        )[0]
+    def tile(b: int, i: int, j: int) -> Any:
+        return plan(Shape(b, i, j, 1, 64, 2), DEFAULT, 132).tile
 
     assert tile(20, 888, 64) == tile(31, 900, 40)
     assert tile(8, 1024, 3000) == tile(1, 64, 299)
 
 
-@pytest.mark.parametrize("own", ["", "~W"])
-def test_many_outputs_and_components(own: str) -> None:
-    s = Shape(1, 3, 5, 2, 2, 2)
-    assert_close(lambda seed: drawn(s, own, seed), s, plan=PLAN._replace(gaussian=False), knobs=NARROW)
-
-
-@pytest.mark.parametrize("fixed_inp", [False, True])
-@pytest.mark.parametrize("knobs", [WHOLE, SHARED], ids=["alone", "shared"])
-def test_no_inputs(fixed_inp: bool, knobs: Knobs) -> None:
-    s = replace(SMALL, n_inp=0, fixed_inp=fixed_inp)
-    assert_close(lambda seed: make_inputs(s, seed, device=DEVICE), s, plan=PLAN._replace(n_iters=1), knobs=knobs)
-
-
-@pytest.mark.parametrize("knobs", [WHOLE, SHARED], ids=["alone", "shared"])
-def test_infinite_scores_and_huge_capsules_are_finite(knobs: Knobs) -> None:
-    inputs = drawn(SMALL)
-    inputs["a_inp"][:, 0], inputs["a_inp"][:, 1] = -torch.inf, torch.inf
-    inputs["mu_inp"][:, 1] = 3e38
-    found = run_kernels(inputs, SMALL, PLAN, None, knobs)
-    assert all(t.isfinite().all() for t in found.values())
-    assert (found["dmu_inp"][:, 1] == 0).all(), "clamped"
-    assert (found["da_inp"][:, :2] == 0).all()
-
-
-@pytest.mark.parametrize("knobs", [WHOLE, SHARED, NARROW], ids=["alone", "shared", "narrow"])
-def test_inputs_of_a_single_output_give_its_logits_no_gradient(knobs: Knobs) -> None:
-    """Hardly any weight: variances are eps, shares one or zero, and a rounding of these would be most of a gradient."""
-    s = Shape(2, 1, 8, 1, 16, 3, fixed_out=True)
-
-    def draw(seed: int) -> dict[str, Tensor]:
-        inputs = drawn(s, seed=seed)
-        return inputs | {"a_inp": torch.full_like(inputs["a_inp"], -60.0), "mu_inp": 3 * inputs["mu_inp"]}
-
-    assert_close(draw, s, knobs=knobs)
-
-
-@pytest.mark.parametrize("knobs", [WHOLE, SHARED, NARROW], ids=["alone", "shared", "narrow"])
-def test_outputs_that_only_scores_tell_apart(knobs: Knobs) -> None:
-    """Far votes, the same for all outputs: distances, thousands of units, leave no digit of what scores say."""
-    s = Shape(1, 30, 5, 2, 3, 4)
-    inputs = drawn(s, "~W beta_use beta_ign")
-    inputs |= {"mu_inp": 30 * inputs["mu_inp"], "B": torch.zeros_like(inputs["B"])}
-    plan = PLAN._replace(gaussian=False)
-    exact, found = run_reference(inputs, s, plan, None, torch.float64), run_kernels(inputs, s, plan, None, knobs)
-    assert distance(found["mu"], exact["mu"]) < 4 * 2**-23 * size(exact["mu"])
-
-
-@pytest.mark.parametrize("knobs", [SHARED, NARROW._replace(most_j=128)], ids=["shared", "chunks"])
-def test_gradients_that_outputs_have_alike_leave_no_roundings(knobs: Knobs) -> None:
-    """Nearly all of every input belongs to one output, so that little is left of gradients of logits, in all alike."""
-    s = Shape(1, 700, 2, 1, 1, 1)
-    inputs = drawn(s, "~W")
-    inputs |= {"a_inp": torch.full_like(inputs["a_inp"], 40.0), "B": torch.zeros_like(inputs["B"])}
-    inputs["beta_use"] = torch.tensor([[0.5, -0.022]], device=DEVICE)
-    inputs["beta_ign"] = torch.tensor([[0.5, 0.022]], device=DEVICE)
-    exact, found = run_reference(inputs, s, PLAN, None, torch.float64), run_kernels(inputs, s, PLAN, None, knobs)
-    assert distance(found["dbeta_use"], exact["dbeta_use"]) < 4 * 2**-23 * size(exact["dbeta_use"])
-
-
-def test_gradients_of_few_inputs_are_what_sums_over_outputs_leave() -> None:
-    """An input that hardly counts, with the same votes for all outputs: what one gains by them, others lose."""
-    s = Shape(1, 1, 36, 4, 2, 6)
-    inputs = drawn(s, "~W")
-    inputs |= {"a_inp": torch.full_like(inputs["a_inp"], -60.0), "B": torch.zeros_like(inputs["B"])}
-    exact, found = run_reference(inputs, s, PLAN, None, torch.float64), run_kernels(inputs, s, PLAN, None, WHOLE)
-    for name in ("dmu_inp", "dW"):
-        assert distance(found[name], exact[name]) < 4 * 2**-23 * size(exact[name])
-
-
 @pytest.mark.parametrize("name", [name for name, s in SHAPES.items() if s.fixed_inp or s.d_inp > 16])
-def test_named_shapes_get_room_and_units_in_bounds(name: str) -> None:
-    """On a GPU of 132 multiprocessors: enough to do for all, and no memory of the size of inputs times outputs."""
+def test_named_shapes_fill_a_gpu_in_bounded_memory(name: str) -> None:
+    """Of 132 multiprocessors; no workspace grows with inputs times outputs."""
     s = SHAPES[name]
-    i, n = s.n_inp if s.fixed_inp else 1, s.batch * s.n_inp
-    shapes = ((i, s.n_out, s.d_inp, s.d_out), (i, s.n_out, s.d_cov, s.d_out), (i, s.n_out), (i, s.n_out))
-    sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, False)
-    tile, cut, share, _, _, rooms, *_ = job(PLAN, sizes, n, shapes, SHARED, 132)
-    assert s.batch * cut.slots * cut.j_tiles >= 100
-    assert share.groups * share.slots * share.slices >= 100
-    assert max(rooms.fwd.nbytes, rooms.bwd.nbytes) < 2**29
+    kernels = plan(s, SHARED, 132, own=s.fixed_inp)
+    tile, sums, grads = kernels.tile, kernels.sums, kernels.grads
+    assert s.batch * sums.slots * sums.j_tiles >= 100
+    assert grads.groups * grads.slots * grads.slices >= 100
+    assert max(kernels.fwd_workspace.nbytes, kernels.bwd_workspace.nbytes) < 2**29
     assert not tile.DOT or min(tile.BLOCK_I, tile.BLOCK_D, tile.BLOCK_J * tile.BLOCK_H) >= 16
 
 
 @pytest.mark.parametrize("name", ["smallnorb_2", "sst_2"])
-def test_small_samples_are_one_program_each_where_their_gradients_fit(name: str) -> None:
+def test_small_samples_take_one_program_while_gradients_fit(name: str) -> None:
     s = SHAPES[name]
-    i, j = s.n_inp, s.n_out
-    shapes = ((i, j, s.d_inp, s.d_out), (i, j, s.d_cov, s.d_out), (i, j), (i, j))
 
-    def how(batch: int, knobs: Knobs = WHOLE) -> Job:
-        sizes = Sizes(batch, i, j, s.d_cov, s.d_inp, s.d_out, False)
-        return job(PLAN, sizes, batch * i, shapes, knobs, 132)
+    def tile(batch: int, tuning: VoteTuning = DEFAULT) -> Any:
+        return plan(replace(s, batch=batch), tuning, 132, own=True).tile
 
-    found = how(s.batch)
-    assert found.tile.ONE_PROGRAM
-    assert i <= found.tile.BLOCK_I
-    assert j <= found.tile.BLOCK_M
-    assert found.tile == how(s.batch + 1).tile
-    assert not how(s.batch, SHARED).tile.ONE_PROGRAM
-    most = 2**28 // (4 * i * j * max(s.d_inp, s.d_cov) * s.d_out)
-    assert how(most).tile.ONE_PROGRAM
-    assert not how(most + 1).tile.ONE_PROGRAM
+    found = tile(s.batch)
+    assert found.ONE_PROGRAM
+    assert s.n_inp <= found.BLOCK_I
+    assert s.n_out <= found.BLOCK_M
+    assert found == tile(s.batch + 1)
+    assert not tile(s.batch, SHARED).ONE_PROGRAM
+    most = 2**28 // (4 * s.n_inp * s.n_out * max(s.d_inp, s.d_cov) * s.d_out)
+    assert tile(most).ONE_PROGRAM
+    assert not tile(most + 1).ONE_PROGRAM
