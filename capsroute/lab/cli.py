@@ -25,10 +25,7 @@ from ..routing.agreement import AGREEMENTS
 from .errors import EXTRAS, StoppedError, UserError, needs_extra
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
-
     from .training.config import Config
-    from .training.environment import Environment
     from .training.weights import Weights
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -92,6 +89,7 @@ def train(
     """Train a network and write settings, logs, checkpoints and final weights to the run's folder."""
     with error_messages():
         from .training.config import SettingError, change_settings
+        from .training.environment import Environment
         from .training.experiments import make_config, make_task, saved_config
         from .training.runs import RunFolder
         from .training.trainer import train as train_network
@@ -101,7 +99,15 @@ def train(
             raise SettingError("--resume takes everything from the run's folder; give no experiment and no settings")
         if not resume and not experiment:
             raise SettingError("name an experiment, see `capsroute list`, or give --resume FOLDER")
-        environment, fabric = launch(accelerator, devices, nodes, strategy, precision, compile)
+        environment = Environment(
+            accelerator=accelerator,
+            devices=devices,
+            nodes=nodes,
+            strategy=strategy,
+            precision=precision,
+            compile=compile,
+        )
+        fabric = environment.launch()
         if resume:
             run = RunFolder(resume)
             config = saved_config(run.read_json("config.json"))
@@ -139,10 +145,19 @@ def replicate(
     """Train once per seed on all of the training set; print the test accuracies, their mean and deviation."""
     with error_messages():
         from .training.config import change_settings
+        from .training.environment import Environment
         from .training.experiments import make_config
         from .training.replicate import replicate as train_seeds
 
-        environment, fabric = launch(accelerator, devices, nodes, strategy, precision, compile)
+        environment = Environment(
+            accelerator=accelerator,
+            devices=devices,
+            nodes=nodes,
+            strategy=strategy,
+            precision=precision,
+            compile=compile,
+        )
+        fabric = environment.launch()
         config = change_settings(make_config(experiment), settings or [])
         folder = Path(out or f"runs/replicate-{experiment}")
         summary = train_seeds(config, folder, seeds, environment, fabric, note=note, console=console)
@@ -171,6 +186,7 @@ def evaluate(
     """Print the accuracy of trained weights."""
     with error_messages():
         from .training.config import SettingError, change_settings
+        from .training.environment import Environment
         from .training.evaluate import score_network
         from .training.experiments import make_task
         from .training.weights import find_weights
@@ -180,7 +196,7 @@ def evaluate(
         weights = find_weights(name)
         encoder = [f"encoder={weights.encoder()}"] if "encoder" in weights.settings() else []
         task = make_task(change_settings(training_config(weights, on), [*encoder, *(settings or [])]))
-        _, fabric = launch(accelerator)
+        fabric = Environment(accelerator=accelerator).launch()
         scores = score_network(task.restore(weights.folder), task, fabric, split=split, progress=not as_json)
         result = task.measure(scores, split)
         if as_json:
@@ -219,10 +235,11 @@ def report(
     """Test a run's final weights and write report.html into its folder."""
     with error_messages():
         from .report import write_run_report
+        from .training.environment import Environment
 
         if run in (*SHIPPED, *ALIASES) and not Path(run).exists():
             raise UserError(f"{run}: shipped weights come without a run to report on; try `capsroute eval {run}`")
-        _, fabric = launch(accelerator)
+        fabric = Environment(accelerator=accelerator).launch()
         page, result = write_run_report(Path(run), fabric)
         console.print(f"{result.describe()}\n{page}")
 
@@ -241,11 +258,12 @@ def figures(
     with error_messages():
         from .report.paper_figures import find_logs, write_figures
         from .training.config import change_settings
+        from .training.environment import Environment
         from .training.weights import find_weights
 
         weights = find_weights(name)
         config = change_settings(training_config(weights, on), [f"folder={data}"] if data else [])
-        _, fabric = launch(accelerator)
+        fabric = Environment(accelerator=accelerator).launch()
         out = out or (Path(name) if Path(name).is_dir() else Path()) / "figures"
         logs = logs or find_logs(name)
         if not logs:
@@ -325,8 +343,7 @@ def check(name: DatasetName, folder: DatasetFolder = None) -> None:
     """Print the state of every file of a dataset; the exit status is 1 if one is missing or damaged."""
     with error_messages():
         dataset, folder = find_dataset(name, folder)
-        table = Table("file", "state", title=f"{name} in {folder}", box=SIMPLE_HEAD, pad_edge=False)
-        table.columns[0].overflow = "fold"  # long names that differ in their middle are never cut
+        table = make_table("file", "state", title=f"{name} in {folder}")
         states = dataset.check(folder)
         for state in states:
             table.add_row(state.name, state.state)
@@ -376,24 +393,6 @@ def find_dataset(name: str, folder: Path | None) -> tuple[Any, Path]:
     return datasets[name], folder or data.folder() / name
 
 
-def launch(
-    accelerator: str,
-    devices: int = 1,
-    nodes: int = 1,
-    strategy: str = "auto",
-    precision: str = "32-true",
-    compile: bool | None = None,
-) -> "tuple[Environment, Fabric]":
-    """Start the processes that compute."""
-    from .training.environment import Environment
-
-    where: dict[str, Any] = {"accelerator": accelerator, "devices": devices, "nodes": nodes, "strategy": strategy}
-    environment = Environment(**where, precision=precision, compile=compile)
-    fabric = environment.fabric()
-    fabric.launch()
-    return environment, fabric
-
-
 @contextmanager
 def error_messages() -> Iterator[None]:
     """Print errors that a user can correct as a message, without a traceback."""
@@ -420,4 +419,8 @@ def exit_with(message: str, code: int = 1) -> None:
 
 
 def make_table(*columns: str, title: str) -> Table:
-    return Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False)
+    """Return a table that wraps long names instead of cutting them."""
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -258,9 +258,7 @@ def test_missing_trees_say_what_to_do(settings: dict[str, Any], tmp_path: Path) 
         task.source("train", CPU)
 
 
-def test_treebank_makes_its_own_encoder(
-    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_treebank_makes_its_own_encoder(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made in the folder of the data from its own sentences, another for another seed."""
     made = []
 
@@ -316,7 +314,8 @@ def test_run_record_and_report(settings: dict[str, Any], tmp_path: Path) -> None
     assert all(name in words for name in task.names)
     assert "the cast is a joy" in words
     assert "Stanford Sentiment Treebank" in words
-    assert "What answers rest on" in words
+    assert ">Credit</h2>" in words
+    assert "Left out" not in words
     assert result.total == 4
     scores, again = score_run(RunFolder(tmp_path), task, fabric, progress=False)
     assert again == result

@@ -1,4 +1,4 @@
-"""`capsroute predict`: whatever text comes in, and whatever is missing, what comes out is plain lines."""
+"""`capsroute predict`: one plain line for any text, one plain message for anything missing."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ from test_encoders import STRANGE, save
 from test_language import TREES, run
 
 FINE, DULL = "a fine film", "the plot is thin , dull"
-TRAINING_ONLY = ("lightning", "matplotlib", "torchmetrics", "sklearn", "pooch", "tensorboard")
+TRAINING_ONLY = ("lightning", "matplotlib", "sklearn", "pooch", "tensorboard")
 runner = CliRunner()
 
 
@@ -42,114 +42,114 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def judge(home: Path) -> TextClassifier:
+def classifier(home: Path) -> TextClassifier:
     return TextClassifier(str(home / "run"))
 
 
 @pytest.fixture
-def warm(judge: TextClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command with a network that is loaded already."""
-    monkeypatch.setattr("capsroute.lab.predict.TextClassifier", lambda *_: judge)
+def warm(classifier: TextClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command use the network that is already loaded."""
+    monkeypatch.setattr("capsroute.lab.predict.TextClassifier", lambda *_: classifier)
 
 
-def said(*words: str, stdin: bytes = b"") -> list[str]:
-    """The lines a command prints."""
+def predict_lines(*words: str, stdin: bytes = b"") -> list[str]:
+    """Run the command and return the lines it prints."""
     result = runner.invoke(app, ["predict", *words], input=stdin)
     assert result.exit_code == 0, result.output
     assert result.stdout.endswith("\n")
-    assert harmless(result.stdout)
+    assert is_safe(result.stdout)
     return result.stdout[:-1].split("\n")
 
 
-def answers(*words: str, stdin: bytes = b"") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in said("--json", *words, stdin=stdin)]
+def predict_json(*words: str, stdin: bytes = b"") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in predict_lines("--json", *words, stdin=stdin)]
 
 
-def refused(*words: str) -> str:
-    """The one line a command says when it refuses."""
+def refuse(*words: str) -> str:
+    """Run a command that must fail, and return its one-line message."""
     result = runner.invoke(app, ["predict", *words])
     assert result.exit_code == 1, result.output
-    assert isinstance(result.exception, SystemExit)  # told in words, and not left to a traceback
+    assert isinstance(result.exception, SystemExit)  # a message, not a traceback
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
     return result.stderr.rstrip("\n")
 
 
-def harmless(output: str) -> bool:
-    """Nothing that moves a terminal's cursor, turns its direction, or cannot be written."""
+def is_safe(output: str) -> bool:
+    """Return whether nothing moves a terminal's cursor, turns its direction, or cannot be encoded."""
     output.encode()
     return all(c == "\n" or c in "\u200c\u200d" or c.isprintable() for c in output)
 
 
-def test_sentences_as_arguments(home: Path, judge: TextClassifier) -> None:
-    lines = said(str(home / "run"), FINE, DULL)
+def test_sentences_as_arguments(home: Path, classifier: TextClassifier) -> None:
+    lines = predict_lines(str(home / "run"), FINE, DULL)
     assert len(lines) == 2
-    for line, answer in zip(lines, judge([FINE, DULL]), strict=True):
+    for line, answer in zip(lines, classifier([FINE, DULL]), strict=True):
         assert line.startswith(answer.label)
-        assert f"{100 * answer.chance:.0f}%" in line
+        assert f"{100 * answer.probability:.0f}%" in line
         assert line.endswith(answer.text)
 
 
-def test_answers_are_the_networks_own(judge: TextClassifier) -> None:
+def test_probabilities_are_the_networks(classifier: TextClassifier) -> None:
     texts = [FINE, DULL, "a joy", "film " * 100]
-    mask, embs = judge.encoder.encode(judge.encoder.tokenize(texts))
+    mask, embs = classifier.encoder.encode(classifier.encoder.tokenize(texts))
     with torch.no_grad():
-        expected = judge.network(mask, embs).a.softmax(1)
+        expected = classifier.network(mask, embs).a.softmax(1)
     assert expected.std(0).max() > 1e-3  # texts differ
-    for row, answer in zip(expected, judge(texts), strict=True):
+    for row, answer in zip(expected, classifier(texts), strict=True):
         assert tuple(answer.probabilities) == SENTIMENTS
         assert list(answer.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-5)
         assert answer.label == SENTIMENTS[int(row.argmax())]
         assert sum(answer.probabilities.values()) == pytest.approx(1)
-    alone = judge([FINE])[0]
+    alone = classifier([FINE])[0]
     assert list(alone.probabilities.values()) == pytest.approx(expected[0].tolist(), abs=1e-5)
 
 
 @pytest.mark.usefixtures("warm")
-def test_standard_input_gives_a_line_for_each_line() -> None:
+def test_standard_input_gives_one_line_each() -> None:
     stdin = f"{FINE}\n\n{DULL}\r\n   \t \n{FINE}".encode()  # the last line without an end
-    lines = said("run", stdin=stdin)
+    lines = predict_lines("run", stdin=stdin)
     assert [line.split("  ")[-1].strip() for line in lines] == [FINE, "(empty)", DULL, "(empty)", FINE]
-    assert [line.startswith("nothing to judge") for line in lines] == [False, True, False, True, False]
-    assert said("run", FINE) == lines[:1]
+    assert [line.startswith("no text") for line in lines] == [False, True, False, True, False]
+    assert predict_lines("run", FINE) == lines[:1]
     many = b"".join(f"{FINE} {k}\n".encode() for k in range(70))  # more than a batch
-    assert [line.rsplit(" ", 1)[1] for line in said("run", stdin=many)] == [str(k) for k in range(70)]
+    assert [line.rsplit(" ", 1)[1] for line in predict_lines("run", stdin=many)] == [str(k) for k in range(70)]
 
 
 @pytest.mark.usefixtures("warm")
-def test_json(judge: TextClassifier) -> None:
-    found = answers("run", stdin=f"{FINE}\n\nx\n".encode())
+def test_json_has_all_fields(classifier: TextClassifier) -> None:
+    found = predict_json("run", stdin=f"{FINE}\n\nx\n".encode())
     assert [answer["text"] for answer in found] == [FINE, "", "x"]
-    assert found[0] == judge([FINE])[0]._asdict()
-    assert found[0]["whole"] is True
-    assert found[0]["read"] == 5  # three words, and what begins and ends a text
-    assert found[1] == {"text": "", "label": "", "probabilities": {}, "read": 0, "whole": True}
+    assert found[0] == classifier([FINE])[0]._asdict()
+    assert found[0]["truncated"] is False
+    assert found[0]["n_tokens"] == 5  # three words, and the tokens that begin and end a text
+    assert found[1] == {"text": "", "label": "", "probabilities": {}, "n_tokens": 0, "truncated": False}
 
 
 @pytest.mark.usefixtures("warm")
-def test_no_input_is_no_answer() -> None:
+def test_no_input_prints_nothing() -> None:
     result = runner.invoke(app, ["predict", "run"], input=b"")
     assert (result.exit_code, result.output) == (0, "")
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_text_that_is_too_long_says_what_was_read() -> None:
+def test_truncated_text_says_what_was_read() -> None:
     long = "film " * 10_000
-    (line,) = said("run", long)
+    (line,) = predict_lines("run", long)
     assert line.endswith("… [only its first 40 tokens were read]")
     assert len(line) < 500
-    (answer,) = answers("run", stdin=long.encode())
-    assert (answer["whole"], answer["read"], answer["text"]) == (False, 40, long)
-    assert "tokens were read" not in said("run", FINE)[0]
+    (answer,) = predict_json("run", stdin=long.encode())
+    assert (answer["truncated"], answer["n_tokens"], answer["text"]) == (True, 40, long)
+    assert "tokens were read" not in predict_lines("run", FINE)[0]
 
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("case", STRANGE)
-def test_strange_texts_as_arguments(case: str) -> None:
-    (line,) = said("run", "--", STRANGE[case])
+def test_strange_texts_are_classified(case: str) -> None:
+    (line,) = predict_lines("run", "--", STRANGE[case])
     blank = not STRANGE[case].strip()
-    assert line.startswith("nothing to judge" if blank else SENTIMENTS)
-    (answer,) = answers("run", "--", STRANGE[case])
+    assert line.startswith("no text" if blank else SENTIMENTS)
+    (answer,) = predict_json("run", "--", STRANGE[case])
     assert answer["text"] == STRANGE[case].encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
@@ -169,69 +169,69 @@ def test_strange_texts_as_arguments(case: str) -> None:
         ("[bold]fine[/bold] [red]", "[bold]fine[/bold] [red]"),
     ],
 )
-def test_no_control_character_reaches_the_terminal(text: str, shown: str) -> None:
-    for lines in (said("run", text), said("run", stdin=text.encode())):
+def test_control_characters_are_replaced(text: str, shown: str) -> None:
+    for lines in (predict_lines("run", text), predict_lines("run", stdin=text.encode())):
         assert len(lines) == 1
         assert lines[0].endswith(f"%  {shown}")
 
 
 @pytest.mark.usefixtures("warm")
-def test_bytes_that_are_no_text() -> None:
-    lines = said("run", stdin=b"a \xff\xfe film\n\x80\n" + FINE.encode() + b"\nfine \xf0\x9f\n")
+def test_bytes_that_are_not_utf8_are_replaced() -> None:
+    lines = predict_lines("run", stdin=b"a \xff\xfe film\n\x80\n" + FINE.encode() + b"\nfine \xf0\x9f\n")
     assert [line.split("%  ")[1] for line in lines] == ["a �� film", "�", FINE, "fine �"]
-    assert answers("run", stdin=b"caf\xe9\n")[0]["text"] == "caf�"
+    assert predict_json("run", stdin=b"caf\xe9\n")[0]["text"] == "caf�"
 
 
-def test_two_classes(home: Path, tmp_path: Path) -> None:
+def test_two_classes_have_their_names(home: Path, tmp_path: Path) -> None:
     SST(depth=4, d_emb=32, n_classes=2, encoder=str(home / "bert")).save_pretrained(tmp_path)
-    (answer,) = answers(str(tmp_path), FINE)
+    (answer,) = predict_json(str(tmp_path), FINE)
     assert tuple(answer["probabilities"]) == POLARITIES
 
 
-def test_an_encoder_beside_the_weights_comes_first(home: Path, tmp_path: Path) -> None:
+def test_encoder_beside_weights_comes_first(home: Path, tmp_path: Path) -> None:
     SST(depth=4, d_emb=32, encoder="nobody/nothing").save_pretrained(tmp_path)
     shutil.copytree(home / "bert", tmp_path / "encoder")
-    assert len(said(str(tmp_path), FINE)) == 1
+    assert len(predict_lines(str(tmp_path), FINE)) == 1
     shutil.rmtree(tmp_path / "encoder")
-    assert said(str(tmp_path), FINE, "--encoder", str(home / "bert"))
+    assert predict_lines(str(tmp_path), FINE, "--encoder", str(home / "bert"))
 
 
-def test_names_and_folders_that_are_not_there(home: Path, tmp_path: Path) -> None:
-    assert refused("nonsense", FINE).startswith("nonsense: expected ")
-    assert refused("nonsense", FINE).endswith("the folder of a run, or a folder of weights")
-    assert refused(str(tmp_path), FINE).startswith(f"{tmp_path}: expected ")
-    assert refused("\x1b[31m\udcff", FINE).startswith("�[31m�: expected ")  # a terminal is safe from mistakes too
-    assert refused("smallnorb", FINE) == "smallnorb: judges images, not texts"
-    missing = refused(str(home / "run"), FINE, "--encoder", str(tmp_path / "gone"))
+def test_unknown_names_and_folders_are_refused(home: Path, tmp_path: Path) -> None:
+    names = "the folder of a run, a folder of weights, or one of smallnorb, toys, sst5-minilm, sst2-minilm, treebank"
+    assert refuse("nonsense", FINE) == f"nonsense: expected {names}, sst5, sst2"
+    assert refuse(str(tmp_path), FINE).startswith(f"{tmp_path}: expected ")
+    assert refuse("\x1b[31m\udcff", FINE).startswith("�[31m�: expected ")  # messages are safe to print too
+    assert refuse("smallnorb", FINE) == "smallnorb: classifies images, not texts"
+    missing = refuse(str(home / "run"), FINE, "--encoder", str(tmp_path / "gone"))
     assert missing == f"encoder: expected the folder of a model, found none at {tmp_path / 'gone'}"
 
 
-def test_devices_that_are_not_there(home: Path) -> None:
+def test_missing_devices_are_refused(home: Path) -> None:
     for device in ("toaster", "cuda:99", ""):
-        assert refused(str(home / "run"), FINE, "--device", device).startswith("device: expected cpu")
+        assert refuse(str(home / "run"), FINE, "--device", device).startswith("device: expected cpu")
 
 
-def test_an_encoder_of_other_sizes_is_refused(home: Path, tmp_path: Path) -> None:
+def test_encoder_of_other_sizes_is_refused(home: Path, tmp_path: Path) -> None:
     SST(depth=7, d_emb=384, encoder=str(home / "bert")).save_pretrained(tmp_path)
     message = (
         f"{home / 'bert'}: expected 7 hidden states of width 384, as {tmp_path} needs, got 4 hidden states of width 32"
     )
-    assert refused(str(tmp_path), FINE) == message
+    assert refuse(str(tmp_path), FINE) == message
 
 
-def test_weights_that_name_no_encoder(tmp_path: Path) -> None:
+def test_weights_without_encoder_are_refused(tmp_path: Path) -> None:
     SST(depth=4, d_emb=32).save_pretrained(tmp_path)
     expected = f"{tmp_path}: does not say which encoder it was trained with; name it with --encoder"
-    assert refused(str(tmp_path), FINE) == expected
+    assert refuse(str(tmp_path), FINE) == expected
 
 
 def test_weights_of_other_networks_are_refused(home: Path, tmp_path: Path) -> None:
     networks = {"images": SmallNORB(), "attention": AttentionPooling(4, 32, encoder=str(home / "bert"))}
     for name, network in networks.items():
         network.save_pretrained(tmp_path / name)
-        assert f"{tmp_path / name}: expected weights of a network for texts" in refused(str(tmp_path / name), FINE)
+        assert f"{tmp_path / name}: expected weights of a network for texts" in refuse(str(tmp_path / name), FINE)
     SST(depth=4, d_emb=32, n_classes=3, encoder=str(home / "bert")).save_pretrained(tmp_path / "three")
-    assert refused(str(tmp_path / "three"), FINE).endswith("expected a network with 5 classes or 2, got 3")
+    assert refuse(str(tmp_path / "three"), FINE).endswith("expected a network with 5 classes or 2, got 3")
 
 
 @pytest.mark.parametrize("damage", ["cut", "fewer", "config"])
@@ -245,33 +245,33 @@ def test_damaged_weights_are_refused(home: Path, tmp_path: Path, damage: str) ->
             save_file({name: w for name, w in load_file(weights).items() if name != "depth_emb"}, weights)
         case "config":
             (tmp_path / "config.json").write_text("{")
-    assert refused(str(tmp_path), FINE).startswith(f"{tmp_path}: expected weights of a network for texts")
+    assert refuse(str(tmp_path), FINE).startswith(f"{tmp_path}: expected weights of a network for texts")
 
 
-def test_runs_that_do_not_judge_texts_are_refused(home: Path, tmp_path: Path) -> None:
+def test_runs_on_images_or_baselines_are_refused(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "run", tmp_path, dirs_exist_ok=True)
     config = json.loads((tmp_path / "config.json").read_text())
     for settings, got in (
-        ({"experiment": "toys", "size": 48}, "toys, which judges images"),
+        ({"experiment": "toys", "size": 48}, "toys, which classifies images"),
         (config | {"head": "linear"}, "sst5 with head=linear"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(settings))
         expected = f"{tmp_path}: expected a run of the routing network on texts, got {got}"
-        assert refused(str(tmp_path), FINE) == expected
-    for wrong in ("{", "[]"):
+        assert refuse(str(tmp_path), FINE) == expected
+    for wrong, message in (("{", "cannot be read"), ("[]", "expected a JSON object, got list")):
         (tmp_path / "config.json").write_text(wrong)
-        assert "config.json: expected the settings of a run" in refused(str(tmp_path), FINE)
+        assert f"config.json: {message}" in refuse(str(tmp_path), FINE)
 
 
-def test_a_run_that_has_not_finished_says_how_to_go_on(home: Path, tmp_path: Path) -> None:
+def test_unfinished_run_says_how_to_resume(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "run", tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "model")
-    assert refused(str(tmp_path), FINE).endswith(f"go on with `capsroute train --resume {tmp_path}`")
+    assert refuse(str(tmp_path), FINE).endswith(f"go on with `capsroute train --resume {tmp_path}`")
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_enough_and_what_is_imported(home: Path) -> None:
-    """The real command, for what no other test sees: `| head -1` leaves no traceback, training's packages stay out."""
+def test_closed_pipe_and_imports(home: Path) -> None:
+    """Run the real command: `| head -1` leaves no traceback, and packages for training are not imported."""
     command = f'"{sys.executable}" -X importtime -m capsroute predict "{home / "run"}"'
     lines = "".join(f"{FINE} {k}\n" for k in range(1000))
     result = subprocess.run(
@@ -287,7 +287,7 @@ def test_a_reader_that_has_enough_and_what_is_imported(home: Path) -> None:
     reported, others = [], []
     for line in result.stderr.splitlines():
         (reported if line.startswith("import time:") else others).append(line)
-    assert others == ["status 1"]  # 0 would mean that nobody turned away
+    assert others == ["status 1"]  # 0 would mean that the pipe was not closed
     imported = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in reported}
     assert {"torch", "transformers", "capsroute"} <= imported
     assert not imported & set(TRAINING_ONLY)

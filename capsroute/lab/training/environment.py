@@ -49,6 +49,12 @@ class Environment:
                 hint = "--accelerator cpu works everywhere"
                 raise UserError(f"{settings}: {' '.join(str(error).split())} ({hint})") from error
 
+    def launch(self) -> Fabric:
+        """Start the processes and return their Fabric."""
+        fabric = self.fabric()
+        fabric.launch()
+        return fabric
+
     def uses_compile(self, device: torch.device, fixed_size: bool) -> bool:
         """Return whether to compile; every new batch shape would be compiled again."""
         return device.type == "cuda" and fixed_size if self.compile is None else self.compile
