@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from capsroute.lab.data import CATEGORIES, toys
-from capsroute.lab.data.toybox import solids, stage
+from capsroute.lab.data.toybox import rays, solids, stage
 
 SIZE = 24
 
@@ -26,6 +26,13 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def view(category: str, instance: int, elevation: float = 40, azimuth: float = 40, lighting: int = 0, **options):
     options = {"size": SIZE} | options
     return toys.render(category, instance, elevation, azimuth, lighting, **options)[0].float()
+
+
+def draw_silhouettes(toy: stage.Toy, angles: torch.Tensor, elevation: float) -> torch.Tensor:
+    """Return whether the toy covers each pixel, for both eyes of each view."""
+    eyes = stage.make_eye_rays(toy, angles, torch.full_like(angles, elevation))
+    hits = rays.find_first_hits(toy.solids, eyes, rays.make_grid(SIZE, 1.0, 1, torch.device("cpu")))
+    return rays.to_image((hits != rays.MISS).unsqueeze(-1), SIZE)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -57,14 +64,9 @@ def test_threads_do_not_change_bytes() -> None:
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_instances_differ(category: str) -> None:
     """Their silhouettes differ, which no paint or lighting changes."""
-    every = [toys.build_toy(category, instance) for instance in range(10)]
     angles = torch.tensor([40.0, 160.0, 280.0], dtype=torch.float64)
-    seen = []
-    for toy in every:
-        rays = stage.eye_rays(toy, angles, torch.full_like(angles, 40.0))
-        hits = solids.first_hits(toy.solids, rays, solids.grid(SIZE, 1.0, 1, torch.device("cpu")))
-        seen.append(hits != solids.MISS)
-    for one, other in itertools.combinations(seen, 2):
+    silhouettes = [draw_silhouettes(toys.build_toy(category, instance), angles, 40.0) for instance in range(10)]
+    for one, other in itertools.combinations(silhouettes, 2):
         assert (one ^ other).sum() > 0.08 * (one | other).sum()
 
 
@@ -74,13 +76,9 @@ def test_toys_fill_frame(category: str) -> None:
     for instance in range(10):
         toy = toys.build_toy(category, instance)
         for elevation in (30.0, 70.0):
-            rays = stage.eye_rays(toy, angles, torch.full_like(angles, elevation))
-            hits = solids.first_hits(toy.solids, rays, solids.grid(SIZE, 1.0, 1, torch.device("cpu")))
-            seen = solids.to_image((hits != solids.MISS).unsqueeze(-1), SIZE)
-            assert not seen[..., 0, :].any()
-            assert not seen[..., -1, :].any()
-            assert not seen[..., 0].any()
-            assert not seen[..., -1].any()
+            seen = draw_silhouettes(toy, angles, elevation)
+            assert not seen[..., [0, -1], :].any()
+            assert not seen[..., [0, -1]].any()
             assert (seen.flatten(1).sum(1) > 0.04 * SIZE**2).all()
 
 
@@ -236,13 +234,13 @@ class TestSolids:
     @pytest.mark.parametrize("shape", range(len(SHAPES)))
     def test_first_hits(self, shape: int) -> None:
         solid = self.SHAPES[shape].moved(1.1, np.array([0.05, -0.1, 0.0]))
-        toy = stage.Toy([solid], 0.4, solids.faces([solid]))
+        toy = stage.Toy([solid], 0.4, rays.list_faces([solid]))
         angles = torch.tensor([0.0, 77.0, 190.0], dtype=torch.float64)
-        rays = stage.eye_rays(toy, angles, torch.tensor([30.0, 85.0, 60.0], dtype=torch.float64))
-        on = solids.grid(16, 1.0, 1, torch.device("cpu"))
-        hits = solids.first_hits([solid], rays, on)
-        xy = on.centres[:, None] + on.inner.double()  # [tiles, samples, 2]
-        o, u, v, d = (axis[:, None, None, None] for axis in rays)
+        eyes = stage.make_eye_rays(toy, angles, torch.tensor([30.0, 85.0, 60.0], dtype=torch.float64))
+        grid = rays.make_grid(16, 1.0, 1, torch.device("cpu"))
+        hits = rays.find_first_hits([solid], eyes, grid)
+        xy = grid.centres[:, None] + grid.inner.double()  # [tiles, samples, 2]
+        o, u, v, d = (axis[:, None, None, None] for axis in eyes)
         t = torch.linspace(2.5, 5.5, 1501, dtype=torch.float64)
         at = o + xy[..., :1, None].mT * u + xy[..., 1:, None].mT * v + t[:, None] * d  # [n, tiles, samples, steps, 3]
         q = at - torch.as_tensor(solid.centre)
@@ -253,7 +251,7 @@ class TestSolids:
             Q, b = torch.as_tensor(solid.quadric.Q), torch.as_tensor(solid.quadric.b)
             inside &= ((q @ Q) * q).sum(-1) + 2 * (q @ b) + solid.quadric.c <= 0
         walked = torch.where(inside.any(-1), t[inside.int().argmax(-1)], torch.inf)
-        found = torch.where(hits == solids.MISS, torch.inf, (hits & -(2**solids.FACE_BITS)).view(torch.float32))
+        found = torch.where(hits == rays.MISS, torch.inf, (hits & -(2**rays.FACE_BITS)).view(torch.float32))
         both = walked.isfinite() & found.isfinite()
         # a grazing ray may pass between two steps
         assert (walked.isfinite() ^ found.isfinite()).sum() <= 0.005 * both.numel()

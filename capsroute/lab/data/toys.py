@@ -4,9 +4,12 @@ Five categories of ten toys, each seen by two eyes from 18 azimuths and 9 elevat
 the toys' proportions, paint and position; their kinds (an elephant, a tank lorry) are the same for every seed.
 """
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,25 +19,25 @@ from ..array_files import map_array, write_array
 from ..progress import progress_bar
 from .checks import check_integer, check_split
 from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs
-from .toybox.airplanes import AIRPLANES, build_airplane
-from .toybox.animals import ANIMALS, build_animal
-from .toybox.cars import CARS, build_car
-from .toybox.humans import HUMANS, build_human
-from .toybox.parts import vary_floats
+from .toybox.airplanes import build_airplane
+from .toybox.animals import build_animal
+from .toybox.cars import build_car
+from .toybox.humans import build_human
 from .toybox.stage import LIGHTINGS, Toy, cast_shadows, place_toy, render_views
-from .toybox.trucks import TRUCKS, build_truck
+from .toybox.trucks import build_truck
 
 VERSION = 2  # of the images: raise it with every change to them, so that no old cache is read
 N_ELEVATIONS, N_AZIMUTHS, N_LIGHTINGS = 9, 18, len(LIGHTINGS)
 BATCH = 18  # views
 MAX_WORKERS = 8  # more threads wait for Python's interpreter lock
 BUILDERS = {
-    "animal": (ANIMALS, build_animal),
-    "human": (HUMANS, build_human),
-    "airplane": (AIRPLANES, build_airplane),
-    "truck": (TRUCKS, build_truck),
-    "car": (CARS, build_car),
+    "animal": build_animal,
+    "human": build_human,
+    "airplane": build_airplane,
+    "truck": build_truck,
+    "car": build_car,
 }
+PROPORTIONS = tomllib.loads(Path(__file__).with_name("toybox").joinpath("toys.toml").read_text(encoding="utf-8"))
 
 Angles = float | Sequence[float] | np.ndarray | Tensor
 
@@ -130,9 +133,16 @@ def build_toy(category: int | str, instance: int, *, seed: int = 0) -> Toy:
     check_integer("instance", instance, 0, 9)
     check_integer("seed", seed, 0)
     rng = np.random.default_rng([seed, list(BUILDERS).index(category), instance])
-    specs, build = BUILDERS[category]
-    solids = build(vary_floats(specs[instance], rng), rng)
+    spec = {name: _vary_floats(column[instance], rng) for name, column in PROPORTIONS[category].items()}
+    solids = BUILDERS[category](SimpleNamespace(**spec), rng)
     return place_toy(solids, rng.uniform(-0.025, 0.025, 2), rng.uniform(0.94, 1.0))
+
+
+def _vary_floats(value: Any, rng: np.random.Generator) -> Any:
+    """Return the value with every float, also within lists, changed by at most 5% of itself."""
+    if isinstance(value, list):
+        return [_vary_floats(part, rng) for part in value]
+    return value * (1 + 0.05 * rng.uniform(-1, 1)) if isinstance(value, float) else value
 
 
 def make_labels(split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,1 +1,1 @@
-"""Fifty toys made of convex solids, and a stage with two eyes and six lightings to see them on."""
+"""Fifty toys made of convex solids, and a stage with two eyes and six lightings on which they are rendered."""
