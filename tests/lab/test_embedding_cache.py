@@ -257,6 +257,8 @@ def test_overflow_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"precision: words gives numbers in fp16 that are not finite. Use another"):
         make(tmp_path, encoder=Overflowing("fp16"))
     assert not files(tmp_path)
+    with pytest.raises(UserError, match="that are not finite"):
+        make(tmp_path, encoder=Overflowing("fp16"), cache="none").batch(torch.arange(3))
 
 
 def test_batch_too_large_for_memory_is_halved(tmp_path: Path) -> None:
@@ -267,9 +269,9 @@ def test_batch_too_large_for_memory_is_halved(tmp_path: Path) -> None:
             return super().encode(ids)
 
     rows = torch.arange(len(TEXTS))
-    assert torch.equal(
-        make(tmp_path, encoder=SmallMemory(), cache="memory").batch(rows)[1], make(tmp_path).batch(rows)[1]
-    )
+    for storage in ("memory", "none"):
+        found = make(tmp_path, encoder=SmallMemory(), cache=storage)
+        assert torch.equal(found.batch(rows)[1], make(tmp_path).batch(rows)[1])
 
 
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:

@@ -36,13 +36,11 @@ class Embeddings:
     ) -> None:
         self.device = device
         self.lengths = torch.tensor([len(row) for row in ids], dtype=torch.long)  # [n]
-        self.longest = int(self.lengths.max()) if len(ids) else 0
+        self.longest = max(map(len, ids), default=0)
         self.resident = flat is not None and flat.device.type == device.type
-        self._encoder, self._ids = encoder, ids
-        self._flat = None if flat is None else flat.flatten(1)  # [total, depth * d_emb]
-        at = torch.device("cpu") if flat is None else flat.device
-        self._lengths = self.lengths.to(at)
-        self._starts = (self.lengths.cumsum(0) - self.lengths).to(at)
+        self._encoder, self._ids, self._flat = encoder, ids, flat
+        self._lengths = self.lengths.to("cpu" if flat is None else flat.device)
+        self._starts = self._lengths.cumsum(0) - self._lengths
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -56,31 +54,24 @@ class Embeddings:
             rows: Indices of the texts `[b]`.
             n: Tokens to pad or truncate to; the longest text's by default.
         """
-        rows = rows.to(self._starts.device)
+        rows = rows.to(self._lengths.device)
         lengths = self._lengths[rows]  # [b]
+        if self._flat is None:
+            flat, starts = (
+                _encode_piece(self._encoder, [self._ids[k] for k in rows.tolist()]),
+                lengths.cumsum(0) - lengths,
+            )
+        else:
+            flat, starts = self._flat, self._starts[rows]
         if n is None:
             n = int(lengths.max()) if len(rows) else 0
-        if self._flat is None:
-            return self._encode(rows.tolist(), n)
-        steps = torch.arange(n, device=lengths.device)
-        mask = steps < lengths[:, None]  # [b, n]
+        mask = torch.arange(n, device=lengths.device) < lengths[:, None]  # [b, n]
         # padding reads the text's own first token, which is never out of bounds
-        at = self._starts[rows][:, None] + torch.where(mask, steps, 0)
-        embs = self._flat.index_select(0, at.flatten())
-        embs = embs.view(len(rows), n, self._encoder.depth, self._encoder.d_emb)
+        at = starts[:, None] + torch.where(mask, torch.arange(n, device=lengths.device), 0)
+        embs = flat.flatten(1).index_select(0, at.flatten().to(flat.device))  # [b * n, depth * d_emb]
+        embs = embs.view(*at.shape, self._encoder.depth, self._encoder.d_emb)
         mask, embs = mask.to(self.device), embs.to(self.device).float()
         return mask.float(), torch.where(mask[..., None, None], embs, 0.0)
-
-    def _encode(self, rows: list[int], n: int) -> tuple[Tensor, Tensor]:
-        ids = [self._ids[row] for row in rows]
-        mask = torch.zeros(len(rows), n, device=self.device)
-        embs = torch.zeros(len(rows), n, self._encoder.depth, self._encoder.d_emb, device=self.device)
-        for batch in _batch_by_length([len(row) for row in ids], self._encoder.batch_tokens):
-            m, e = self._encoder.encode([ids[k] for k in batch])
-            width, at = min(n, m.shape[1]), torch.tensor(batch, device=self.device)
-            mask[at, :width] = m[:, :width].to(self.device)
-            embs[at, :width] = e[:, :width].to(self.device).float()
-        return mask, embs
 
 
 def embed(
@@ -115,19 +106,19 @@ def embed(
     path = Path(folder) / "embeddings" / f"{key}.npy"
     storage, why = (cache, "as asked") if cache != "auto" else _choose_storage(path, n_bytes, cache_gb, device)
     if storage == "disk" and n_bytes > cache_gb * GB:
-        raise UserError(
-            f"cache: {n_bytes / GB:.2f} GB of embeddings are more than the {cache_gb:g} GB of cache_gb. "
-            "Raise it, or use the cache memory or none."
-        )
+        sizes = f"{n_bytes / GB:.2f} GB of embeddings are more than the {cache_gb:g} GB of cache_gb"
+        raise UserError(f"cache: {sizes}. Raise it, or use the cache memory or none.")
     if progress:
         where = {"disk": f"on disk, {path}", "memory": f"in the memory of {device}", "none": "not stored"}[storage]
         print_once(f"Embeddings, {n_bytes / GB:.2f} GB, {where}: {why}")
     if storage == "none":
-        return Embeddings(encoder, ids, device, None)
-    if storage == "memory" or not n_bytes:
-        return Embeddings(encoder, ids, device, _encode_to_device(encoder, ids, device, progress))
-    flat = _encode_to_disk(encoder, ids, path, progress)
-    return Embeddings(encoder, ids, device, flat.to(device) if _fits_device(flat.nbytes, device) else flat)
+        flat = None
+    elif storage == "memory" or not n_bytes:
+        flat = _encode_to_device(encoder, ids, device, progress)
+    else:
+        flat = _encode_to_disk(encoder, ids, path, progress)
+        flat = flat.to(device) if _fits_device(n_bytes, device) else flat
+    return Embeddings(encoder, ids, device, flat)
 
 
 def _encode_to_disk(encoder: Encoder, ids: Sequence[Sequence[int]], path: Path, progress: bool) -> Tensor:
@@ -147,10 +138,9 @@ def _encode_to_disk(encoder: Encoder, ids: Sequence[Sequence[int]], path: Path, 
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                raise UserError(
-                    f"The disk is full: {path} needs {shape[0] * shape[1] / GB:.1f} GB. Free some space and run "
-                    "again, or choose a smaller cache_gb, or the cache none."
-                ) from error
+                needs = f"The disk is full: {path} needs {shape[0] * shape[1] / GB:.1f} GB."
+                advice = "Free some space and run again, or choose a smaller cache_gb, or the cache none."
+                raise UserError(f"{needs} {advice}") from error
             flat = np.load(path, mmap_mode="c")
     return torch.from_numpy(flat).view(encoder.dtype).view(-1, encoder.depth, encoder.d_emb)
 
@@ -159,14 +149,12 @@ def _encode_to_device(encoder: Encoder, ids: Sequence[Sequence[int]], device: to
     shape = (sum(map(len, ids)), encoder.depth, encoder.d_emb)
     try:
         flat = torch.empty(shape, dtype=encoder.dtype, device=device)
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        size = f"{shape[0] * _bytes_per_token(encoder) / GB:.2f} GB"
-        raise UserError(
-            f"cache: {size} of embeddings do not fit in the memory of {device}. Use the cache disk or none."
-        ) from error
+    except RuntimeError as error:
+        size = f"{shape[0] * _bytes_per_token(encoder) / GB:.2f} GB of embeddings"
+        raise UserError(f"cache: {size} do not fit in the memory of {device}. Use the cache disk or none.") from error
     start = 0
     for piece in _encode_pieces(encoder, ids, progress):
-        flat[start : start + len(piece)] = piece.to(device)
+        flat[start : start + len(piece)] = piece
         start += len(piece)
     return flat
 
@@ -175,15 +163,13 @@ def _encode_pieces(encoder: Encoder, ids: Sequence[Sequence[int]], progress: boo
     """Yield the embeddings `[tokens, depth, d_emb]` of consecutive texts, in pieces of several batches."""
     most = min(PIECE_TOKENS, 8 * encoder.batch_tokens, PIECE_BYTES // _bytes_per_token(encoder))
     with progress_bar("Encoding", sum(map(len, ids)), show=progress) as advance:
-        piece: list[Sequence[int]] = []
-        for row in ids:
-            if piece and sum(map(len, piece)) + len(row) > most:
-                yield _encode_piece(encoder, piece)
-                advance(sum(map(len, piece)))
-                piece = []
-            piece.append(row)
-        if piece:
-            yield _encode_piece(encoder, piece)
+        first = size = 0
+        for k, row in enumerate([*ids, []]):
+            if k > first and (k == len(ids) or size + len(row) > most):
+                yield _encode_piece(encoder, ids[first:k])
+                advance(size)
+                first, size = k, 0
+            size += len(row)
 
 
 def _encode_piece(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Tensor:
@@ -203,10 +189,8 @@ def _encode_piece(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Tensor:
         at = torch.cat([torch.arange(starts[k], starts[k + 1]) for k in batch])
         flat[at.to(encoder.device)] = embs[mask.bool()]
     if not flat.isfinite().all():
-        raise UserError(
-            f"precision: {encoder.name} gives numbers in {encoder.precision} that are not finite. "
-            "Use another precision, bf16 or fp32."
-        )
+        problem = f"{encoder.name} gives numbers in {encoder.precision} that are not finite"
+        raise UserError(f"precision: {problem}. Use another precision, bf16 or fp32.")
     return flat
 
 
@@ -225,13 +209,15 @@ def _choose_storage(path: Path, n_bytes: int, cache_gb: float, device: torch.dev
     existing = next(folder for folder in path.parents if folder.exists())
     if n_bytes > cache_gb * GB:
         why = f"more than the {cache_gb:g} GB of cache_gb"
-    elif not path.exists() and n_bytes > shutil.disk_usage(existing).free:
-        why = "too little space on the disk"
-    else:
+    elif path.exists() or n_bytes <= shutil.disk_usage(existing).free:
         return "disk", f"within the {cache_gb:g} GB of cache_gb"
-    if device.type == "cuda" and _fits_device(n_bytes, device):
+    else:
+        why = "too little space on the disk"
+    if device.type != "cuda":
+        return "none", why
+    if _fits_device(n_bytes, device):
         return "memory", why
-    return "none", f"{why}, and more than half of the free memory of {device}" if device.type == "cuda" else why
+    return "none", f"{why}, and more than half of the free memory of {device}"
 
 
 def _bytes_per_token(encoder: Encoder) -> int:

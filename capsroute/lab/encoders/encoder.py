@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..environment import set_environment
 from ..errors import UserError
-from .loading import disable_tokenizer_threads, load_model
+from .loading import load_model
 
 VERSION = 1  # of the numbers: raise it when the same model and text give others
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -48,7 +49,7 @@ class Encoder:
         if precision not in PRECISIONS:
             raise UserError(f"precision: expected one of {list(PRECISIONS)}, got {precision!r}")
         self.name, self.precision, self.device = fspath(name), precision, torch.device(device)
-        self.dtype, self._identity = PRECISIONS[precision], ""
+        self.dtype = PRECISIONS[precision]
         self.batch_tokens = 1 << 11 if self.device.type == "cpu" else 1 << 14  # per pass: few enough for CPU caches
         # on some CPUs torch's half precision ends the process with an illegal instruction
         inner = torch.float32 if self.device.type == "cpu" else self.dtype
@@ -63,9 +64,8 @@ class Encoder:
             model = model.get_encoder()
         model.config.use_cache = False
         self.model = model.to(self.device).eval().requires_grad_(False)
-        special = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
-        special += (self.tokenizer.unk_token_id, self.tokenizer.pad_token_id, 0)
-        self._empty = next(number for number in special if number is not None)  # stands for a text without tokens
+        special = (getattr(self.tokenizer, f"{kind}_token_id") for kind in ("bos", "eos", "unk", "pad"))
+        self._empty = next((number for number in special if number is not None), 0)  # stands for a text without tokens
         self.depth, self.d_emb = self._measure()
 
     def __repr__(self) -> str:
@@ -73,8 +73,7 @@ class Encoder:
 
     def key(self) -> str:
         """Return a short hash of all that the numbers depend on: model, tokenizer, precision and `max_tokens`."""
-        self._identity = self._identity or self._identify()
-        parts = f"{VERSION}\n{self._identity}\n{self.precision}\n{self.max_tokens}"
+        parts = f"{VERSION}\n{self._identify()}\n{self.precision}\n{self.max_tokens}"
         return hashlib.blake2b(parts.encode(), digest_size=8).hexdigest()
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
@@ -83,24 +82,19 @@ class Encoder:
         A text without tokens becomes the token that begins texts, or the nearest the model has to it. Unpaired
         surrogates become U+FFFD.
         """
-        return [list(row) or [self._empty] for row in self._tokenize(texts)["input_ids"]]
+        return [tokens.ids or [self._empty] for _, tokens in self._tokenize(texts)]
 
     def split_tokens(self, texts: Sequence[str]) -> list[Tokens]:
         """Return the ids of each text with the text of each token; a character of several tokens is repeated."""
-        texts = [replace_surrogates(text) for text in texts]
-        found = self._tokenize(texts, return_offsets_mapping=True, return_overflowing_tokens=True)
-        # the first row of a text is what fits, further rows are what was cut off
-        rows = found.get("overflow_to_sample_mapping", range(len(texts)))
-        tokens: list[Tokens] = []
-        for text, ids, spans in zip(rows, found["input_ids"], found["offset_mapping"], strict=True):
-            if text < len(tokens):
-                tokens[text] = tokens[text]._replace(truncated=True)
-                continue
-            ids = list(ids) or [self._empty]
+        split = []
+        for text, tokens in self._tokenize(texts):
+            ids = tokens.ids or [self._empty]
             names = self.tokenizer.convert_ids_to_tokens(ids)
-            pieces = [_cut_piece(texts[text], span, name) for span, name in zip(spans or [(0, 0)], names, strict=True)]
-            tokens.append(Tokens(ids, pieces, False))
-        return tokens
+            pieces = [
+                _cut_piece(text, *span, name) for span, name in zip(tokens.offsets or [(0, 0)], names, strict=True)
+            ]
+            split.append(Tokens(ids, pieces, bool(tokens.overflowing)))
+        return split
 
     @torch.no_grad()  # not inference_mode, whose results cannot be inputs of training
     def encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -108,29 +102,30 @@ class Encoder:
 
         A text's embeddings do not depend on the others: padding is on the right, and nothing attends to it.
         """
-        sizes = [len(row) for row in ids]
-        wrong = [size for size in sizes if not 1 <= size <= self.max_tokens]
-        if wrong:
-            raise ValueError(f"ids: expected from 1 to {self.max_tokens} tokens in each text, got {wrong[0]}")
-        n = max(sizes, default=0)
-        if not n:
+        for row in ids:
+            if not 1 <= len(row) <= self.max_tokens:
+                raise ValueError(f"ids: expected from 1 to {self.max_tokens} tokens in each text, got {len(row)}")
+        if not ids:
             mask = torch.zeros(0, 0, device=self.device)
             return mask, torch.zeros(0, 0, self.depth, self.d_emb, dtype=self.dtype, device=self.device)
-        pad = self.tokenizer.pad_token_id or 0
+        sizes, pad = torch.tensor([len(row) for row in ids], device=self.device), self.tokenizer.pad_token_id or 0
+        n = max(map(len, ids))
         table = torch.tensor([[*row, *[pad] * (n - len(row))] for row in ids], device=self.device)  # [b, n]
-        mask = torch.arange(n, device=self.device) < torch.tensor(sizes, device=self.device)[:, None]
+        mask = torch.arange(n, device=self.device) < sizes[:, None]
         embs = torch.stack(self._hidden_states(table, mask.long()), dim=2).to(self.dtype)  # [b, n, depth, d_emb]
         return mask.float(), torch.where(mask[..., None, None], embs, 0)
 
-    def _tokenize(self, texts: Sequence[str], **options: Any) -> Any:
+    def _tokenize(self, texts: Sequence[str]) -> list[tuple[str, Any]]:
+        """Return each text without surrogates, and its `tokenizers.Encoding`."""
         if isinstance(texts, str):
             raise TypeError("texts: expected a sequence of texts, got one text")
-        if not len(texts):
-            return {"input_ids": [], "offset_mapping": []}
-        options |= {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-        with disable_tokenizer_threads():
-            clean = [replace_surrogates(text) for text in texts]
-            return self.tokenizer(clean, truncation=True, max_length=self.max_tokens, **options)
+        clean = [replace_surrogates(text) for text in texts]
+        if not clean:
+            return []
+        # tokenizers must start no threads: a process that forks after they did is warned, and could hang
+        with set_environment(TOKENIZERS_PARALLELISM="false"):
+            found = self.tokenizer(clean, truncation=True, max_length=self.max_tokens, verbose=False)
+        return list(zip(clean, found.encodings, strict=True))
 
     def _hidden_states(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         return self.model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
@@ -144,21 +139,16 @@ class Encoder:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise UserError(
-                f"encoder: expected a model that takes texts alone, {self.name} does not: {error}"
-            ) from error
-        if not shapes or len(set(shapes)) > 1 or len(shapes[0]) != 3 or shapes[0][1] != 2:
+            expected = "encoder: expected a model that takes texts alone"
+            raise UserError(f"{expected}, {self.name} does not: {error}") from error
+        if len(set(shapes)) != 1 or shapes[0][:-1] != (1, 2):
             raise UserError(f"encoder: expected hidden states of one size, those of {self.name} are {shapes}")
         return len(shapes), shapes[0][2]
 
 
 def replace_surrogates(text: str) -> str:
     """Return the text with unpaired surrogates, which tokenizers refuse, replaced by U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def hash_texts(texts: Sequence[str], prefix: str = "") -> str:
@@ -177,13 +167,11 @@ def _token_limit(tokenizer: Any, model: Any) -> int:
         # some models count positions from after that of padding
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             limits.append(module.num_embeddings - module.padding_idx - 1)
-    return min(
-        (int(limit) for limit in limits if limit is not None and 0 < limit < 1_000_000), default=DEFAULT_MAX_TOKENS
-    )
+    stated = [int(limit) for limit in limits if limit is not None and 0 < limit < 1_000_000]
+    return min(stated, default=DEFAULT_MAX_TOKENS)
 
 
-def _cut_piece(text: str, span: tuple[int, int], name: str) -> str:
-    start, end = span
+def _cut_piece(text: str, start: int, end: int, name: str) -> str:
     if start == end:
         return name
     return "".join(c if c.isprintable() else REPLACEMENT for c in text[start:end].strip()) or "␣"

@@ -1,39 +1,35 @@
 """Loading models of the `transformers` library from a folder or by name, without running code that comes with them."""
 
 import hashlib
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..errors import UserError, needs_extra
 
 HUB_TIMEOUT = 10.0  # seconds
-UNUSED = ("pooler",)  # weights that no hidden state depends on, which many checkpoints lack
+ADVICE = "A folder that holds a model works too."
+UNUSED = "pooler"  # weights that no hidden state depends on, which many checkpoints lack
 SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".jinja")  # of the files that make a model
 
 
-class LoadedModel(NamedTuple):
-    tokenizer: Any
-    model: Any
-    identify: Callable[[], str]  # returns a string that changes with the weights and the tokenizer
+def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any, Callable[[], str]]:
+    """Load a model from a folder, the local cache of downloads, or else the Hugging Face hub.
 
-
-def load_model(name: str, dtype: torch.dtype) -> LoadedModel:
-    """Load a model and its tokenizer from a folder, the local cache of downloads, or else the Hugging Face hub."""
-    if name.startswith("~"):
-        name = str(Path(name).expanduser())
-    folder = Path(name)
+    Returns:
+        The tokenizer, the model, and a function that returns a string that changes with either of them.
+    """
+    folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise UserError(
-                f"encoder: expected the folder of a model in the format of `transformers`, {name} has no config.json"
-            )
-        return LoadedModel(*_load(name, dtype, local=True), lambda: _hash_files(folder))
+            expected = "the folder of a model in the format of `transformers`"
+            raise UserError(f"encoder: expected {expected}, {name} has no config.json")
+        return *_load(str(folder), dtype, local=True), cache(lambda: _hash_files(folder))
     if folder.is_absolute() or name.startswith(".") or folder.exists() or name.count("/") > 1:
         raise UserError(f"encoder: expected the folder of a model, found none at {name}")
     try:
@@ -44,7 +40,7 @@ def load_model(name: str, dtype: torch.dtype) -> LoadedModel:
         _check_hub(name)
         tokenizer, model = _load(name, dtype, local=False)
     commit = getattr(model.config, "_commit_hash", None)
-    return LoadedModel(tokenizer, model, lambda: f"{name}@{commit}")
+    return tokenizer, model, lambda: f"{name}@{commit}"
 
 
 @contextmanager
@@ -59,27 +55,12 @@ def silence_transformers(progress: bool = False) -> Iterator[None]:
     if not progress:
         logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.set_verbosity(verbosity)
         if enabled:
             logging.enable_progress_bar()
-
-
-@contextmanager
-def disable_tokenizer_threads() -> Iterator[None]:
-    """Keep tokenizers from starting threads: a process that forks after they did is warned, and could hang."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
-        else:
-            os.environ["TOKENIZERS_PARALLELISM"] = before
 
 
 def _load(name: str, dtype: torch.dtype, *, local: bool) -> tuple[Any, Any]:
@@ -98,7 +79,7 @@ def _load(name: str, dtype: torch.dtype, *, local: bool) -> tuple[Any, Any]:
         raise UserError(f"encoder: {name} cannot be loaded ({_first_line(error)})") from error
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"encoder: expected a model with a fast tokenizer, {name} has none")
-    missing = sorted(str(key) for key in report["missing_keys"] if not any(part in str(key) for part in UNUSED))
+    missing = sorted(key for key in map(str, report["missing_keys"]) if UNUSED not in key)
     if missing or report["mismatched_keys"]:
         lacking = f"{len(missing)} are missing, the first is {missing[0]}" if missing else "some have another shape"
         raise UserError(f"encoder: expected all of a model's weights in {name}, but {lacking}")
@@ -110,27 +91,21 @@ def _check_hub(name: str) -> None:
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    advice = "A folder that holds a model works too."
+    problem = f"encoder: {name} was not downloaded before, and"
     if constants.HF_HUB_OFFLINE:
-        raise UserError(
-            f"encoder: {name} was not downloaded before, and HF_HUB_OFFLINE forbids it now. Unset it. {advice}"
-        )
+        raise UserError(f"{problem} HF_HUB_OFFLINE forbids it now. Unset it. {ADVICE}")
     try:
         HfApi().model_info(name, timeout=HUB_TIMEOUT)
     except (HFValidationError, RepositoryNotFoundError) as error:
-        raise UserError(
-            f"encoder: expected the name of a model on the Hugging Face hub, which has no {name!r}. {advice}"
-        ) from error
+        expected = "the name of a model on the Hugging Face hub"
+        raise UserError(f"encoder: expected {expected}, which has no {name!r}. {ADVICE}") from error
     except Exception as error:
-        raise UserError(
-            f"encoder: {name} was not downloaded before, and the Hugging Face hub cannot be reached "
-            f"({_first_line(error)}). Check the connection. {advice}"
-        ) from error
+        reason = f"the Hugging Face hub cannot be reached ({_first_line(error)})"
+        raise UserError(f"{problem} {reason}. Check the connection. {ADVICE}") from error
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
 def _hash_files(folder: Path) -> str:
