@@ -1,26 +1,32 @@
-"""Bad input gets an error that names the argument, what was expected and what came."""
+"""Arguments: what is refused gets an error that names the argument, what was expected and what came."""
 
+import gc
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from capsroute import Routing, route
+from capsroute.routing.agreement import Gaussian
 from capsroute.testing import Shape, make_inputs
 
 SHAPE = Shape(2, 9, 5, 3, 4, 2, fixed_inp=True)
 
 
 def changed(**changes: Callable[[Tensor], Any] | Any) -> dict[str, Any]:
-    """Good arguments of `route` but for some changes: functions of the good tensor, or other settings."""
+    """Return valid arguments of `route` but for some changes: functions of the valid tensor, or other settings."""
     good = {name: t.detach() for name, t in make_inputs(SHAPE).items()}
     return good | {name: change(good[name]) if callable(change) else change for name, change in changes.items()}
 
 
 BAD = {
     "a_inp is no tensor": (changed(a_inp=lambda t: t.tolist()), TypeError, "a_inp: expected a tensor, got list"),
+    "W is None": (changed(W=None), TypeError, "W: expected a tensor, got NoneType"),
     "mu_inp is of integers": (changed(mu_inp=lambda t: t.long()), TypeError, "mu_inp: expected a floating.*int64"),
     "W is of integers": (changed(W=lambda t: t.int()), TypeError, "W: expected a floating.*int32"),
     "a_inp has no axis": (changed(a_inp=lambda t: t[0, 0]), ValueError, r"a_inp: expected \[..., i\], got shape \[\]"),
@@ -43,20 +49,25 @@ BAD = {
         "expected n_out of at least 1",
     ),
     "other device": (changed(W=lambda t: t.to("meta")), ValueError, "W: expected on cpu.*got on meta"),
+    "bias on another device": (changed(B=lambda t: t.to("meta")), ValueError, "B: expected on cpu"),
     "n_iters of zero": (changed(n_iters=0), ValueError, "n_iters: expected at least 1, got 0"),
     "n_iters of 2.5": (changed(n_iters=2.5), TypeError, "n_iters: expected an integer, got float"),
+    "n_iters of 1.0": (changed(n_iters=1.0), TypeError, "n_iters: expected an integer, got float"),
+    "n_iters of True": (changed(n_iters=True), TypeError, "n_iters: expected an integer, got bool"),
+    "n_iters of a list": (changed(n_iters=[1]), TypeError, "n_iters: expected an integer, got list"),
     "eps of zero": (changed(eps=0.0), ValueError, "eps: expected a number above 0, got 0.0"),
     "eps below zero": (changed(eps=-1e-5), ValueError, "eps: expected a number above 0, got -1e-05"),
     "eps of nan": (changed(eps=float("nan")), ValueError, "eps: expected a number above 0, got nan"),
     "unknown agreement": (changed(agreement="cauchy"), ValueError, "agreement: expected .*gaussian.*got 'cauchy'"),
     "agreement is a number": (changed(agreement=3), TypeError, "agreement: expected a name or an Agreement, got int"),
+    "agreement is a list": (changed(agreement=[]), TypeError, "agreement: expected a name or an Agreement, got list"),
     "unknown impl": (changed(impl="cuda"), ValueError, "impl: expected one of .*reference.*got 'cuda'"),
     "impl that cannot": (changed(impl="moments"), ValueError, "impl='moments' cannot run.*parameters differ between"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_route(name: str) -> None:
+def test_route_refuses(name: str) -> None:
     arguments, error, message = BAD[name]
     with pytest.raises(error, match=message):
         route(**arguments)
@@ -76,7 +87,7 @@ BAD_LAYERS = {
 
 
 @pytest.mark.parametrize("name", BAD_LAYERS)
-def test_making_a_layer(name: str) -> None:
+def test_constructor_refuses(name: str) -> None:
     sizes, settings, error, message = BAD_LAYERS[name]
     with pytest.raises(error, match=message):
         Routing(*sizes, **settings)
@@ -103,16 +114,73 @@ BAD_CALLS = {
     "n_out of zero": (OPEN, (A, MU), {"n_out": 0}, ValueError, "n_out: expected at least 1"),
     "n_out of 2.5": (OPEN, (A, MU), {"n_out": 2.5}, TypeError, "n_out: expected an integer, got float"),
     "n_out missing, no inputs": (OPEN, (A[:, :0], MU[:, :0]), {}, ValueError, "n_out: .*number of inputs, got 0"),
-    "mask of numbers": (FIXED, (A, MU), {"mask": A}, TypeError, "mask: expected a tensor of bool, got torch.float32"),
-    "mask of a list": (FIXED, (A, MU), {"mask": [True]}, TypeError, "mask: expected a tensor of bool, got list"),
+    "mask of fractions": (FIXED, (A, MU), {"mask": A + 0.5}, ValueError, "mask: expected 0 and 1, got 0.5"),
+    "mask of other integers": (FIXED, (A, MU), {"mask": A.long() + 2}, ValueError, "mask: expected 0 and 1, got 2"),
+    "mask of nan": (FIXED, (A, MU), {"mask": A + torch.nan}, ValueError, "mask: expected 0 and 1, got nan"),
+    "mask of a list": (FIXED, (A, MU), {"mask": [True]}, TypeError, "mask: expected a tensor of 0 and 1, got list"),
     "mask of another shape": (FIXED, (A, MU), {"mask": A[:1] > 0}, ValueError, r"mask: expected \[2, 9\].*\[1, 9\]"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)
-def test_calling_a_layer(name: str) -> None:
+def test_call_refuses(name: str) -> None:
     sizes, arguments, settings, error, message = BAD_CALLS[name]
     layer = Routing(3, 4, 2, **sizes)
     for call in (layer, layer.trace):
         with pytest.raises(error, match=message):
             call(*arguments, **settings)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_mask_of_any_dtype_equals_bool(dtype: torch.dtype) -> None:
+    layer, mask = Routing(3, 4, 2, n_out=5), torch.rand(2, 9) > 0.4
+    a_inp, mu_inp = torch.randn(2, 9), torch.randn(2, 9, 3, 4)
+    for found, expected in zip(layer(a_inp, mu_inp, mask=mask.to(dtype)), layer(a_inp, mu_inp, mask=mask), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_mask_values_are_not_read_in_graphs_and_transforms() -> None:
+    layer, mask = Routing(3, 4, 2, n_out=5), (torch.rand(2, 9) > 0.4).long()
+    a_inp, mu_inp = torch.randn(2, 9), torch.randn(2, 9, 3, 4)
+    expected = layer(a_inp, mu_inp, mask=mask).a
+    call = lambda a, mu, mask: layer(a, mu, mask=mask).a  # noqa: E731
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(a_inp, mu_inp, mask), expected)
+    torch.testing.assert_close(torch.func.vmap(call)(a_inp, mu_inp, mask), expected)
+    assert layer.to("meta")(a_inp.to("meta"), mu_inp.to("meta"), mask=mask.to("meta")).a.shape == (2, 5)
+
+
+def test_route_with_symbolic_sizes() -> None:
+    one, other = ([t.detach() for t in make_inputs(replace(SHAPE, batch=b, fixed_inp=False)).values()] for b in (2, 4))
+    traced = make_fx(lambda *args: tuple(route(*args)), tracing_mode="symbolic")(*one)
+    for found, expected in zip(traced(*other), route(*other), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("impl", ["reference", "blocked"])
+def test_betas_per_input_without_inputs(impl: str) -> None:
+    """One beta is shared, and the other has one number for each of no inputs."""
+    inputs = make_inputs(replace(SHAPE, n_inp=0, fixed_inp=False))
+    inputs["beta_ign"] = inputs["beta_ign"][:0]
+    out = route(**inputs, impl=impl)
+    assert not out.a.any()
+    assert not out.mu.any()
+    assert torch.equal(out.sig2, torch.full_like(out.sig2, 1e-5))
+
+
+def test_agreement_is_called_and_not_held() -> None:
+    class Counting(Gaussian):
+        calls = 0
+
+        def weights(self, sig2: Tensor) -> tuple[Tensor, Tensor]:
+            self.calls += 1
+            return super().weights(sig2)
+
+    inputs, mine = make_inputs(SHAPE), [Counting(), Counting()]
+    for agreement in mine:
+        route(**inputs, agreement=agreement, impl="reference")
+    assert [agreement.calls for agreement in mine] == [2, 2]
+    held = weakref.ref(mine.pop())
+    del agreement
+    gc.collect()
+    assert held() is None
