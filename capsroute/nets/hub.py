@@ -1,6 +1,7 @@
 """Saving networks, loading them from a folder or the Hugging Face hub, and reading the author's files."""
 
 import json
+from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,7 +57,7 @@ class Hub(nn.Module):
         target.mkdir(parents=True, exist_ok=True)
         weights = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
         # as bytes, for the package's own writer makes files that only their owner can read
-        (target / WEIGHTS).write_bytes(import_safetensors().save(weights, metadata={"format": "pt"}))
+        (target / WEIGHTS).write_bytes(import_extra("safetensors.torch").save(weights, metadata={"format": "pt"}))
         (target / CONFIG).write_text(json.dumps(self.config, indent=2, sort_keys=True))
         (target / CARD).write_text(self.model_card())
 
@@ -76,11 +77,14 @@ class Hub(nn.Module):
     @classmethod
     def from_pretrained(cls, source: str | PathLike[str], *, revision: str | None = None, **overrides: Any) -> Self:
         """Load a network from a folder, or from a repository on the hub; `overrides` replace its configuration."""
-        load = import_safetensors().load_file
-        folder = Path(source)
+        load, folder = import_extra("safetensors.torch").load_file, Path(source)
         if not folder.is_dir():
             files = [CONFIG, WEIGHTS]
-            folder = Path(import_hub().snapshot_download(fspath(source), revision=revision, allow_patterns=files))
+            folder = Path(
+                import_extra("huggingface_hub").snapshot_download(
+                    fspath(source), revision=revision, allow_patterns=files
+                )
+            )
         network = cls(**{**json.loads((folder / CONFIG).read_text()), **overrides})
         network.load_state_dict(load(folder / WEIGHTS))
         return network
@@ -90,28 +94,21 @@ class Hub(nn.Module):
 
         `options` go to `huggingface_hub.upload_folder`; `private` and `token` also to `create_repo`.
         """
-        hub, private = import_hub(), options.pop("private", None)
-        url = hub.create_repo(repo_id, private=private, token=options.get("token"), exist_ok=True)
+        hub, private = import_extra("huggingface_hub"), options.pop("private", None)
         with TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
+            self.save_pretrained(folder)  # first, so that no empty repository is left if this fails
+            url = hub.create_repo(repo_id, private=private, token=options.get("token"), exist_ok=True)
             hub.upload_folder(repo_id=repo_id, folder_path=folder, **options)
         return str(url)
 
 
-def import_safetensors() -> Any:
+def import_extra(name: str) -> Any:
+    """Import a module of the extra `train`."""
     try:
-        import safetensors.torch as module
+        return import_module(name)
     except ImportError as error:
-        raise ImportError("saving and loading networks needs safetensors: pip install 'capsroute[train]'") from error
-    return module
-
-
-def import_hub() -> Any:
-    try:
-        import huggingface_hub as module
-    except ImportError as error:
-        raise ImportError("the hub needs huggingface_hub: pip install 'capsroute[train]'") from error
-    return module
+        package = name.partition(".")[0]
+        raise ImportError(f"saving and loading networks needs {package}: pip install 'capsroute[train]'") from error
 
 
 def read_weights(path: str | PathLike[str], kind: type[nn.Module]) -> dict[str, Tensor]:

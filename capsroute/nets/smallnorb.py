@@ -44,9 +44,9 @@ class SmallNORB(Hub):
             ]
         )
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d) and module.bias is not None:
                 nn.init.kaiming_normal_(module.weight)
-                nn.init.zeros_(module.bias) if module.bias is not None else None
+                nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> Capsules:
         """Return the class capsules of stereo pairs `[b, 2, m, n]` in 0..1; a softmax over `a` gives probabilities."""

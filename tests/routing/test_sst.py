@@ -1,7 +1,5 @@
-"""The networks for sentences: sizes, the author's weights, padding, and sharing."""
+"""The networks for texts: sizes, padding, packing, and the author's weights."""
 
-import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,8 @@ from torch import Tensor, nn
 import oracle
 from capsroute import Capsules
 from capsroute.lab.baselines import AttentionPooling, LinearProbe
-from capsroute.nets import SST, SmallNORB
+from capsroute.nets import SST
+from capsroute.nets.sst import PACKING_THRESHOLDS, PackingThreshold, find_tokens_to_pack
 
 DEPTH, D_EMB = 3, 8
 HEADS: dict[str, Callable[..., nn.Module]] = {
@@ -45,18 +44,18 @@ def some_texts(*lengths: int, n: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("n_classes", "expected"), [(5, 140_480), (2, 138_944)])
-def test_it_has_the_papers_number_of_parameters(n_classes: int, expected: int) -> None:
+def test_number_of_parameters(n_classes: int, expected: int) -> None:
     assert n_parameters(SST(n_classes=n_classes)) == expected
 
 
-def test_pooling_by_attention_is_of_about_the_same_size() -> None:
+def test_attention_pooling_has_similar_size() -> None:
     sizes = {"depth": 7, "d_emb": 384}
     assert n_parameters(AttentionPooling(**sizes)) == pytest.approx(n_parameters(SST(**sizes)), rel=0.1)
 
 
 @pytest.mark.parametrize("n_classes", [5, 2])
 @pytest.mark.parametrize("head", HEADS)
-def test_shapes(head: str, n_classes: int) -> None:
+def test_output_shapes(head: str, n_classes: int) -> None:
     out = small(head, n_classes=n_classes)(*some_texts(4, 1, 3))
     assert out.a.shape == (3, n_classes)
     if head == "routing":
@@ -64,7 +63,7 @@ def test_shapes(head: str, n_classes: int) -> None:
         assert out.mu.shape == out.sig2.shape == (3, n_classes, 1, 2)
 
 
-def test_a_part_keeps_its_score_and_vector_together() -> None:
+def test_score_and_vector_of_a_part_match() -> None:
     network = small("routing")
     assert isinstance(network, SST)
     mask, embs = some_texts(2, 4)
@@ -78,7 +77,7 @@ def test_a_part_keeps_its_score_and_vector_together() -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_what_does_not_fit_is_refused(head: str) -> None:
+def test_wrong_arguments_are_refused(head: str) -> None:
     network = small(head)
     mask, embs = some_texts(4, 2)
     for wrong in (embs[0], embs[:, :, :2], embs[..., :5], embs.flatten(2)):
@@ -87,15 +86,23 @@ def test_what_does_not_fit_is_refused(head: str) -> None:
     for wrong in (mask[0], mask[:1], mask[:, :3], mask[..., None]):
         with pytest.raises(ValueError, match=r"mask: expected \[2, 4\], as embs has, got shape"):
             network(wrong, embs)
-    for wrong in (mask.bool(), mask.long()):
-        with pytest.raises(TypeError, match="mask: expected floating point, got torch"):
+    for wrong, value in ((mask.long() * 2, "0 and 1, got 2"), (mask * 1.5, "numbers from 0 to 1, got 1.5")):
+        with pytest.raises(ValueError, match=f"mask: expected {value}"):
             network(wrong, embs)
     with pytest.raises(TypeError, match=r"embs: expected floating point, got torch\.int32"):
         network(mask, embs.int())
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float64], ids=str)
 @pytest.mark.parametrize("head", HEADS)
-def test_a_text_does_not_depend_on_its_batch_mates_nor_on_padding(head: str) -> None:
+def test_mask_of_any_dtype(head: str, dtype: torch.dtype) -> None:
+    """As tokenizers return it."""
+    network, (mask, embs) = small(head).double(), some_texts(4, 2)
+    assert torch.equal(network(mask.to(dtype), embs.double()).a, network(mask.double(), embs.double()).a)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_texts_are_independent_of_batch_and_padding(head: str) -> None:
     network = small(head)
     lengths = [1, 2, 5, 9, 17]
     mask, embs = some_texts(*lengths)
@@ -111,7 +118,7 @@ def test_a_text_does_not_depend_on_its_batch_mates_nor_on_padding(head: str) -> 
 
 @pytest.mark.parametrize("size", [1.0, 1e4, 1e18, 1e30])
 @pytest.mark.parametrize("head", HEADS)
-def test_what_padding_holds_does_not_matter(head: str, size: float) -> None:
+def test_padding_values_do_not_matter(head: str, size: float) -> None:
     network = small(head)
     mask, embs = some_texts(4, 1, 3)
     garbage = torch.where(mask[..., None, None] > 0, embs, size * torch.randn_like(embs))
@@ -122,7 +129,7 @@ def test_what_padding_holds_does_not_matter(head: str, size: float) -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_text_of_padding_alone_gets_finite_scores(head: str) -> None:
+def test_padding_alone_gives_finite_scores(head: str) -> None:
     network = small(head)
     mask, embs = some_texts(3, 0)
     scores = network(mask, embs).a
@@ -133,7 +140,7 @@ def test_a_text_of_padding_alone_gets_finite_scores(head: str) -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_mixed_texts_of_different_lengths_give_finite_gradients(head: str) -> None:
+def test_mixup_of_lengths_gives_finite_gradients(head: str) -> None:
     """Where mixup lays a token over padding the mask is a fraction, tiny ones included."""
     network = small(head).train()
     mask, embs = some_texts(5, 2, 4, 1)
@@ -150,7 +157,7 @@ def test_mixed_texts_of_different_lengths_give_finite_gradients(head: str) -> No
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_half_a_token_counts_for_less_than_a_whole_one(head: str) -> None:
+def test_fraction_of_a_token_counts_less(head: str) -> None:
     network = small(head)
     _, embs = some_texts(2)
     shares = [torch.tensor([[1.0, share]]) for share in (0.0, 0.01, 0.5, 1.0)]
@@ -159,63 +166,99 @@ def test_half_a_token_counts_for_less_than_a_whole_one(head: str) -> None:
     assert 0 < distance[1] < distance[2] < distance[3]
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_a_network_is_saved_and_read_back(head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    network = HEADS[head](depth=DEPTH, d_emb=D_EMB, n_classes=2, encoder="someone/some-model").eval()
-    network.save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["encoder"] == "someone/some-model"
-    again = HEADS[head].from_pretrained(tmp_path).eval()  # pyright: ignore[reportFunctionMemberAccess]
-    assert again.encoder == "someone/some-model"
-    inputs = some_texts(3, 2)
-    assert torch.equal(network(*inputs).a, again(*inputs).a)
-    assert capsys.readouterr().out == ""
+ALWAYS, NEVER = PackingThreshold(0.0, 0), PackingThreshold(2.0, 2**62)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_a_copy_is_the_same_and_apart(head: str) -> None:
-    network = small(head)
-    other = copy.deepcopy(network)
-    inputs = some_texts(3, 2)
-    before = network(*inputs).a
-    assert torch.equal(other(*inputs).a, before)
-    with torch.no_grad():
-        next(other.parameters()).add_(1)
-        list(other.parameters())[-1].add_(1)
-    assert torch.equal(network(*inputs).a, before)
-    assert not torch.equal(other(*inputs).a, before)
+@pytest.fixture
+def network() -> SST:
+    network = small("routing")
+    assert isinstance(network, SST)
+    return network
 
 
-def test_files_that_are_not_the_authors_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "weights.pt"
-    with pytest.raises(FileNotFoundError, match=r"weights\.pt: expected the weights .* for SST, found nothing there"):
-        SST.from_official(path)
-    official = SST().state_dict()
-    shorter = {**official, "depth_emb": torch.zeros(13, 768)}
-    for content, why in (
-        ([1, 2], "found something else"),
-        ({"other": torch.ones(1)}, "these names or shapes differ: depth_emb"),
-        ({name: t for name, t in official.items() if name != "routings.1.W"}, "differ: routings.1.W"),
-        (shorter, "differ: depth_emb"),
-        ({**official, "routings.1.beta_use": torch.ones(1)}, "differ: routings.1.beta_use"),
-        (SmallNORB().state_dict(), "differ: "),
-    ):
-        torch.save(content, path)
-        with pytest.raises(ValueError, match=rf"weights\.pt: expected the weights .* published for SST, .*{why}"):
-            SST.from_official(path)
-    path.write_bytes(b"not weights")
-    with pytest.raises(ValueError, match=r"weights\.pt: expected the weights .* for SST, cannot read it"):
-        SST.from_official(path)
+def texts_with_garbage(*lengths: int) -> tuple[Tensor, Tensor]:
+    """Draw a mask and embeddings in float64, huge after a text's end."""
+    mask, embs = some_texts(*lengths, n=max(1, *lengths))
+    return mask.double(), embs.double().masked_fill((mask == 0)[..., None, None], 1e9)
 
 
-def test_the_other_networks_file_is_refused_too(tmp_path: Path) -> None:
-    torch.save(SST().state_dict(), tmp_path / "weights.pt")
-    with pytest.raises(ValueError, match=r"published for SmallNORB, but these names or shapes differ"):
-        SmallNORB.from_official(tmp_path / "weights.pt")
+def compute_results(network: nn.Module, mask: Tensor, embs: Tensor) -> list[Tensor]:
+    """Return outputs and gradients."""
+    embs = embs.detach().requires_grad_()
+    out = network(mask, embs)
+    gradients = torch.autograd.grad(sum(t.sin().sum() for t in out), [embs, *network.parameters()])
+    return [*out, *gradients]
+
+
+@pytest.mark.parametrize("lengths", [(4, 1, 9, 3, 17), (5, 0, 2), (0, 0), (6, 6)], ids=str)
+def test_packed_matches_padded(network: SST, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs and gradients, with texts that are empty, all empty, and all of one length."""
+    mask, embs = texts_with_garbage(*lengths)
+    network = network.double()
+    called: list[int] = []
+    first = network.routings[0]
+    packed = first.forward_packed
+    monkeypatch.setattr(first, "forward_packed", lambda *args: (called.append(1), packed(*args))[1])
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", NEVER)
+    padded = compute_results(network, mask, embs)
+    assert not called
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", ALWAYS)
+    for one, other in zip(padded, compute_results(network, mask, embs), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+    assert called
+
+
+def test_packed_mixup_matches_padded(network: SST, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fraction of a token, as mixup makes it, is no padding."""
+    mask, embs = texts_with_garbage(5, 2, 4)
+    mask[0, 3:], mask[2, 1] = 0.25, 1e-30
+    network = network.double()
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", NEVER)
+    padded = compute_results(network, mask, embs)
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", ALWAYS)
+    for one, other in zip(padded, compute_results(network, mask, embs), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+
+
+def test_packing_needs_enough_padding() -> None:
+    least = PACKING_THRESHOLDS["cpu"]
+    tokens = -(-least.numbers // 1000)
+    mask, embs = torch.ones(4, tokens), torch.empty(4, tokens, 10, 100, device="meta")
+    assert find_tokens_to_pack(mask, embs) is None
+    mask[0] = 0  # enough numbers, a quarter of all
+    assert find_tokens_to_pack(mask, embs) is None
+    mask[1] = 0
+    there = find_tokens_to_pack(mask, embs)
+    assert there is not None
+    assert there.equal(mask.bool())
+    assert find_tokens_to_pack(mask, embs[:, :, :5, :90]) is None  # half of all, too few numbers
+    assert find_tokens_to_pack(mask.to("meta"), embs) is None  # a device on which nobody measured it
+
+
+def test_mask_is_not_read_where_packing_cannot_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU would be waited for; a tensor without numbers cannot be read at all."""
+    mask, embs = torch.empty(4, 10, device="meta"), torch.empty(4, 10, 3, 8, device="meta")
+    monkeypatch.setitem(PACKING_THRESHOLDS, "meta", PackingThreshold(0.0, embs.numel() + 1))
+    assert find_tokens_to_pack(mask, embs) is None
+    monkeypatch.setitem(PACKING_THRESHOLDS, "meta", PackingThreshold(0.0, embs.numel()))
+    with pytest.raises(NotImplementedError):
+        find_tokens_to_pack(mask, embs)
+
+
+def test_graphs_and_transforms_do_not_pack(network: SST, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cannot read the mask."""
+    monkeypatch.setitem(PACKING_THRESHOLDS, "cpu", ALWAYS)
+    mask, embs = some_texts(3, 1)
+    expected = network(mask, embs).a
+    mapped = torch.func.vmap(lambda m, e: network(m[None], e[None]).a[0])(mask, embs)
+    torch.testing.assert_close(mapped, expected, rtol=0, atol=1e-5)
+    captured = torch.compile(network, backend="eager", fullgraph=True)(mask, embs).a
+    torch.testing.assert_close(captured, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.data
 @pytest.mark.parametrize("n_classes", OFFICIAL)
-def test_the_authors_network_gives_the_papers_scores(data: Path, n_classes: int) -> None:
+def test_official_weights_match_equations(data: Path, n_classes: int) -> None:
     """Two texts in one batch, against the figure and the equations in float64."""
     path = data / "official_checkpoints" / OFFICIAL[n_classes]
     network = SST.from_official(path).eval()
@@ -225,15 +268,15 @@ def test_the_authors_network_gives_the_papers_scores(data: Path, n_classes: int)
     with torch.no_grad():
         out = network(mask, embs)
     weights = {name: w.double().numpy() for name, w in torch.load(path, "cpu", weights_only=True).items()}
-    expected = [judged(weights, m, e) for m, e in zip(mask.double().numpy(), embs.double().numpy(), strict=True)]
+    expected = [classify(weights, m, e) for m, e in zip(mask.double().numpy(), embs.double().numpy(), strict=True)]
     for name in ("a", "mu", "sig2"):
         found, wanted = getattr(out, name).double().numpy(), np.stack([record[name] for record in expected])
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4, err_msg=name)
     assert np.ptp(out.a.numpy(), axis=1).min() > 0.1  # scores that a constant would not pass for
 
 
-def judged(weights: dict[str, np.ndarray], mask: np.ndarray, embs: np.ndarray) -> dict[str, np.ndarray]:
-    """The paper's figure, step by step, for one text: mask [n] and embeddings [n, l, m]."""
+def classify(weights: dict[str, np.ndarray], mask: np.ndarray, embs: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute the paper's figure step by step for one text: mask [n] and embeddings [n, l, m]."""
     x = embs + weights["depth_emb"]
     x = x @ weights["detect_parts.0.weight"].T + weights["detect_parts.0.bias"]  # [n, l, 64]
     x = x / (1 + np.exp(-x))
