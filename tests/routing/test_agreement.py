@@ -1,4 +1,4 @@
-"""The extension point: what a new model of agreement must supply, shown by two of them."""
+"""Agreements of one's own: two examples, of what each has to define."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from impls import ANYWHERE
 
 
 class Isotropic(Quadratic):
-    """A Gaussian with one variance for all components: `weights` is all it takes."""
+    """A Gaussian with one variance for all components: it defines `weights` alone."""
 
     def weights(self, sig2: Tensor) -> tuple[Tensor, Tensor]:
         one = sig2.mean((-2, -1), keepdim=True)
@@ -20,7 +20,7 @@ class Isotropic(Quadratic):
 
 
 class Laplace(Agreement):
-    """Absolute distances, no quadratic: `log_p` is all it takes, and the reference routes with it."""
+    """Absolute distances, no quadratic: it defines `log_p` alone."""
 
     def log_p(self, V: Tensor, mu: Tensor, sig2: Tensor) -> Tensor:
         scale = (sig2 / 2).sqrt().unsqueeze(-4)
@@ -29,14 +29,14 @@ class Laplace(Agreement):
 
 @pytest.mark.parametrize("shape", [Shape(2, 40, 7, 2, 3, 4), Shape(2, 40, 7, 2, 3, 4, fixed_inp=True)], ids=str)
 @pytest.mark.parametrize("impl", ["moments", "blocked"])
-def test_a_quadratic_one_runs_on_every_implementation(impl: str, shape: Shape) -> None:
+def test_quadratic_agreement_runs_on_every_implementation(impl: str, shape: Shape) -> None:
     if impl == "moments" and shape.fixed_inp:
         pytest.skip("parameters differ between inputs")
     samples = [make_inputs(shape, seed) for seed in range(12)]
     assert over_budget(samples, impl, agreement=Isotropic()) == {}
 
 
-def test_any_other_runs_on_the_reference() -> None:
+def test_other_agreement_runs_on_the_reference() -> None:
     inputs = make_inputs(Shape(2, 40, 7, 2, 3, 4))
     out = route(**inputs, agreement=Laplace())
     expected = route(**inputs, agreement=Laplace(), impl="reference")
@@ -47,7 +47,7 @@ def test_any_other_runs_on_the_reference() -> None:
             route(**inputs, agreement=Laplace(), impl=impl)
 
 
-def test_a_layer_takes_one_by_instance() -> None:
+def test_layer_accepts_an_instance() -> None:
     layer = Routing(2, 3, 4, n_out=7, agreement=Isotropic())
     assert "agreement='isotropic'" in repr(layer)
     assert layer(torch.zeros(5), torch.randn(5, 2, 3)).mu.isfinite().all()

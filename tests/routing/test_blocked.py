@@ -1,20 +1,18 @@
-"""Blocks of votes: the same however they are cut, by inputs or by outputs too, in memory that blocks bound."""
+"""Blocks of votes: results do not depend on how votes are cut, and blocks bound memory."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from capsroute.routing import route
-from capsroute.routing.blocked import Plan, passes, streams
-from capsroute.testing import Judged, Shape, judged, make_inputs, over, over_budget, run
+from capsroute.routing.agreement import AGREEMENTS
+from capsroute.routing.blocked import cut_blocks, route
+from capsroute.testing import Shape, Target, make_inputs, make_targets, over_budget, run, targets_over_budget
 from conftest import ROOT
 
 CASES = {
@@ -28,7 +26,7 @@ from capsroute.routing.agreement import AGREEMENTS
 from capsroute.routing.blocked import route
 from capsroute.testing import Shape, make_inputs
 sys.path.insert(0, "benchmarks")
-from memory import own_peak
+from memory import measure_own_peak
 def go(shape):
     inputs = make_inputs(shape)
     def call():
@@ -36,93 +34,83 @@ def go(shape):
         torch.autograd.grad([t.sum() for t in out], list(inputs.values()))
     return call
 go(Shape(1, 80, 2_000, 1, 4, 4))()
-print(own_peak(go(Shape(1, 512, 20_000, 1, 4, 4))))
+print(measure_own_peak(go(Shape(1, 512, 20_000, 1, 4, 4))))
 """
 
 
-@pytest.fixture
-def ways(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Which passes have gone over blocks."""
-    found: set[str] = set()
-
-    def watch(name: str, way: str, forward: Callable[..., Any]) -> None:
-        monkeypatch.setattr(name, lambda *args: (found.add(way), forward(*args))[1])
-
-    watch("capsroute.routing.blocked.forward", "inputs", passes.forward)
-    watch("capsroute.routing.blocked.streams.forward", "outputs too", streams.forward)
-    return found
-
-
-@pytest.fixture
-def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets the size of blocks."""
-    return lambda block_votes: monkeypatch.setattr("capsroute.routing.blocked.CPU_VOTES", block_votes)
+def count_blocks(shape: Shape, block_votes: int) -> list[int]:
+    """Return the number of slices of samples, inputs and outputs."""
+    B = (1, shape.n_out, shape.d_cov, shape.d_out)
+    return [len(slices) for slices in cut_blocks((shape.batch, shape.n_inp), B, block_votes)]
 
 
 @lru_cache(maxsize=1)
-def twelve(name: str, agreement: str) -> list[Judged]:
-    """Samples in float64, kept for the next test."""
+def targets(name: str, agreement: str) -> list[Target]:
+    """Make targets in float64, kept for the next test."""
     drawn = (make_inputs(CASES[name], seed, torch.float64) for seed in range(12))
-    return judged(drawn, torch.float64, agreement=agreement)
+    return make_targets(drawn, torch.float64, agreement=agreement)
 
 
-@pytest.mark.parametrize("block_votes", [1, 100, 300])
+# blocks of one output, of several with a smaller last one, of some inputs with all outputs, and of a sample
+@pytest.mark.parametrize(
+    ("block_votes", "blocks"),
+    [(1, [2, 1, 11]), (100, [2, 1, 11]), (300, [2, 1, 4]), (400, [2, 3, 1]), (924, [2, 1, 1]), (1848, [1, 1, 1])],
+)
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
 @pytest.mark.parametrize("name", CASES)
-def test_blocks_of_outputs_give_the_same(name: str, agreement: str, block_votes: int, cut, ways) -> None:
-    """From a single output to several, the last block smaller; in float64, for blocks are never so small."""
-    cut(block_votes)
-    assert over(twelve(name, agreement), "blocked", torch.float64, agreement=agreement) == {}
-    assert ways == {"outputs too"}
+def test_blocks_of_any_size_stay_within_budget(name: str, agreement: str, block_votes: int, blocks: list[int]) -> None:
+    """In float64, for blocks are never so small in use."""
+    assert count_blocks(CASES[name], block_votes) == blocks
+    impl = partial(route, block_votes=block_votes)
+    assert targets_over_budget(targets(name, agreement), impl, torch.float64, agreement=agreement) == {}
 
 
-@pytest.mark.parametrize(("n_out", "d_cov"), [(3_000, 1), (1_000, 4)])
-def test_many_outputs_and_few_inputs(n_out: int, d_cov: int, cut, ways) -> None:
-    """In float32, with infinite scores, within the error budget."""
-    samples = [make_inputs(Shape(2, 9, n_out, d_cov, 4, 2), seed) for seed in range(12)]
+@pytest.mark.parametrize(("n_out", "d_cov"), [(1_000, 1), (300, 4)])
+def test_many_outputs_and_infinite_scores_stay_within_budget(n_out: int, d_cov: int) -> None:
+    shape = Shape(2, 9, n_out, d_cov, 4, 2)
+    samples = [make_inputs(shape, seed) for seed in range(12)]
     for inputs in samples:
         inputs["a_inp"] = inputs["a_inp"].detach()
         inputs["a_inp"][0, :3] = torch.tensor([-torch.inf, torch.inf, -100.0])
-    cut(2**12)
-    assert over_budget(samples, "blocked", torch.float32) == {}
-    assert ways == {"outputs too"}
+    assert count_blocks(shape, 2**10)[2] > 1
+    assert over_budget(samples, partial(route, block_votes=2**10)) == {}
 
 
-@pytest.mark.parametrize(("fewest", "way"), [(1, "inputs"), (8, "outputs too")])
+@pytest.mark.parametrize(("n_inp", "n_out", "block_votes", "blocks"), [(9, 2, 32, [1, 2, 1]), (4, 3, 18, [1, 1, 2])])
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_over_blocks(name: str, fewest: int, way: str, cut, ways, monkeypatch) -> None:
-    """Against finite differences, whichever way votes are cut."""
-    monkeypatch.setattr(streams, "FEWEST_INPUTS", fewest)
-    shape = Shape(1, 4, 3, 1, 2, 2, CASES[name].fixed_inp, CASES[name].fixed_out)
-    inputs = make_inputs(shape, dtype=torch.float64)
-    cut(18)
-    assert torch.autograd.gradcheck(lambda *args: tuple(route(*args, impl="blocked", eps=1e-2)), list(inputs.values()))
-    assert ways == {way}
+def test_gradients_match_finite_differences(
+    name: str, n_inp: int, n_out: int, block_votes: int, blocks: list[int]
+) -> None:
+    """With votes cut by inputs, and by outputs."""
+    shape = Shape(1, n_inp, n_out, 1, 2, 2, CASES[name].fixed_inp, CASES[name].fixed_out)
+    assert count_blocks(shape, block_votes) == blocks
+    inputs = list(make_inputs(shape, dtype=torch.float64).values())
+    settings = 3, AGREEMENTS["gaussian"], 1e-2
+    assert torch.autograd.gradcheck(lambda *args: tuple(route(*args, *settings, block_votes=block_votes)), inputs)
 
 
-def test_a_sample_without_any_share_and_none_at_all(cut) -> None:
-    """Masked inputs alone, and a batch of no samples."""
+def test_masked_sample_and_empty_batch() -> None:
     inputs = {name: t.detach() for name, t in make_inputs(CASES["any inputs, fixed outputs"]).items()}
     inputs["a_inp"][0] = -torch.inf
-    cut(50)
-    found = run(inputs, "blocked")
+    impl = partial(route, block_votes=50)
+    found = run(inputs, impl)
     assert all(t.isfinite().all() for t in found.values())
-    empty = run(inputs | {name: inputs[name][:0] for name in ("a_inp", "mu_inp")}, "blocked")
+    empty = run(inputs | {name: inputs[name][:0] for name in ("a_inp", "mu_inp")}, impl)
     assert empty["mu"].shape == (0, 11, 2, 2)
     assert empty["dW"].abs().sum() == 0
 
 
-def test_few_outputs_are_never_cut() -> None:
-    """Where a block holds eight inputs beside all outputs, or all inputs there are, one pass does."""
-    B = torch.empty(1, 1_000, 1, 4)
-    for n_inp, block_votes, whole in [(100, 32_000, True), (100, 31_999, False), (3, 12_000, True), (0, 1, True)]:
-        found = streams.cut_outputs(torch.empty(1, n_inp, 1, 2), B, Plan(3, None, 0, block_votes))
-        assert (found is None) == whole
+@pytest.mark.parametrize(
+    ("n_inp", "block_votes", "whole"), [(100, 32_000, True), (100, 31_999, False), (3, 12_000, True), (0, 1, True)]
+)
+def test_outputs_are_cut_only_where_few_inputs_fit(n_inp: int, block_votes: int, whole: bool) -> None:
+    """Not where a block holds eight inputs with all outputs, or all inputs there are."""
+    assert (count_blocks(Shape(1, n_inp, 1_000, 1, 2, 4), block_votes)[2] == 1) == whole
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not count a peak anew")
-def test_memory_grows_with_inputs_plus_outputs() -> None:
-    """Its peak is below a single number for each pair of an input and an output: 39 MiB; votes would take 156."""
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system cannot reset a peak")
+def test_peak_memory_is_below_one_number_per_pair() -> None:
+    """Below 39 MiB, a number for each pair of an input and an output; votes would take 156."""
     allocator = {"MALLOC_MMAP_THRESHOLD_": str(2**16), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PEAK]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, env=os.environ | allocator)

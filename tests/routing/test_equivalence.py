@@ -8,21 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from capsroute.routing import IMPLS
-from capsroute.routing.api import pick
-from capsroute.routing.blocked import route as route_blocked
+from capsroute.routing import IMPLS, Capsules, pick
+from capsroute.routing.reference import route as route_reference
 from capsroute.testing import (  # fmt: skip
     SHAPES,
-    Judged,
     Shape,
+    Target,
     distance,
-    judged,
+    draw_samples,
     make_inputs,
-    orders,
-    over,
+    make_targets,
     over_budget,
+    random_orders,
     run,
-    samples,
+    targets_over_budget,
 )
 from impls import ANYWHERE
 
@@ -47,7 +46,7 @@ def can_run(impl: str, shape: Shape, agreement: str) -> bool:
 
 
 def reduced(impl: str, name: str, dtype: torch.dtype) -> Shape:
-    """A named shape with fewer samples and inputs, fewer outputs except in float32, few where moments fill memory."""
+    """Return a named shape with fewer samples and inputs, and fewer outputs except in float32 or where memory ends."""
     shape = SHAPES[name]
     if impl == "moments" and pick(shape.case()) != "moments":
         return replace(shape, batch=1, n_inp=min(shape.n_inp, 100), n_out=min(shape.n_out, 200))
@@ -58,17 +57,17 @@ def reduced(impl: str, name: str, dtype: torch.dtype) -> Shape:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
 @pytest.mark.parametrize(("impl", "name"), list(product(FAST, SHAPES)))
-def test_named_shapes(impl: str, name: str, agreement: str, dtype: torch.dtype) -> None:
+def test_named_shapes_stay_within_budget(impl: str, name: str, agreement: str, dtype: torch.dtype) -> None:
     shape = reduced(impl, name, dtype)
     if not can_run(impl, shape, agreement):
         pytest.skip("; ".join(IMPLS[impl].reasons_against(shape.case(agreement))))
-    assert over_budget(samples(shape), impl, dtype, agreement=agreement) == {}
+    assert over_budget(draw_samples(shape), impl, dtype, agreement=agreement) == {}
 
 
 @lru_cache(maxsize=1)
-def odd(name: str, dtype: torch.dtype, **settings: Any) -> list[Judged]:
-    """Samples of an odd shape, kept for the next test."""
-    return judged(samples(ODD[name]), dtype, **settings)
+def odd_targets(name: str, dtype: torch.dtype, **settings: Any) -> list[Target]:
+    """Make targets of an odd shape, kept for the next test."""
+    return make_targets(draw_samples(ODD[name]), dtype, **settings)
 
 
 @pytest.mark.parametrize(("name", "impl"), [(n, i) for n, i in product(ODD, FAST) if can_run(i, ODD[n], "gaussian")])
@@ -76,13 +75,15 @@ def odd(name: str, dtype: torch.dtype, **settings: Any) -> list[Judged]:
 @pytest.mark.parametrize(
     ("n_iters", "dtype"), [*((n, torch.float32) for n in (1, 2, 5)), *((3, dtype) for dtype in DTYPES)], ids=str
 )
-def test_odd_shapes_and_iterations(name: str, impl: str, agreement: str, n_iters: int, dtype: torch.dtype) -> None:
+def test_odd_shapes_and_iterations_stay_within_budget(
+    name: str, impl: str, agreement: str, n_iters: int, dtype: torch.dtype
+) -> None:
     settings = {"agreement": agreement, "n_iters": n_iters}
-    assert over(odd(name, dtype, **settings), impl, dtype, **settings) == {}
+    assert targets_over_budget(odd_targets(name, dtype, **settings), impl, dtype, **settings) == {}
 
 
 @pytest.mark.parametrize("impl", FAST)
-def test_without_batch_axes_and_with_many(impl: str) -> None:
+def test_any_number_of_batch_axes(impl: str) -> None:
     inputs = {name: t.detach() for name, t in make_inputs(Shape(12, 31, 7, 4, 4, 4)).items()}
     whole = run(inputs, impl)
     many = run(inputs | {k: inputs[k].unflatten(0, (2, 1, 6)) for k in ("a_inp", "mu_inp")}, impl)
@@ -93,55 +94,39 @@ def test_without_batch_axes_and_with_many(impl: str) -> None:
     assert single["dmu_inp"].shape == (31, 4, 4)
 
 
-@pytest.mark.parametrize("block_votes", [200, 1000, 6000])
-@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
-@pytest.mark.parametrize("name", [name for name in ODD if "puts" in name])
-def test_blocked_gives_the_same_however_it_is_cut(name: str, agreement: str, block_votes: int, monkeypatch) -> None:
-    """From pairs of inputs, one left over, to several samples at once; in float64, for blocks are never so small."""
-    monkeypatch.setattr(
-        "capsroute.routing.api.IMPLS",
-        IMPLS | {"blocked": IMPLS["blocked"]._replace(route=lambda *a: route_blocked(*a, block_votes=block_votes))},
-    )
-    assert over(odd(name, torch.float64, agreement=agreement), "blocked", torch.float64, agreement=agreement) == {}
-
-
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.float64, 1e-13)], ids=str)
-def test_the_budget_catches_an_error_in_the_last_digits(dtype: torch.dtype, error: float, monkeypatch) -> None:
-    def wrong(*args: object):
-        out = IMPLS["reference"].route(*args)
-        return out._replace(mu=out.mu * (1 + error * (out.mu.dtype == dtype)))
+def test_budget_detects_errors_in_the_last_digits(dtype: torch.dtype, error: float) -> None:
+    def wrong(*args: Any) -> Capsules:
+        out = route_reference(*args)
+        return out._replace(mu=out.mu * (1 + error))
 
-    monkeypatch.setattr("capsroute.routing.api.IMPLS", IMPLS | {"wrong": IMPLS["reference"]._replace(route=wrong)})
-    assert "mu" in over_budget(samples(Shape(2, 31, 7, 4, 4, 4)), "wrong", dtype)
-    assert over_budget(samples(Shape(2, 31, 7, 4, 4, 4)), "reference", dtype) == {}
+    assert "mu" in over_budget(draw_samples(Shape(2, 31, 7, 4, 4, 4)), wrong, dtype)
+    assert over_budget(draw_samples(Shape(2, 31, 7, 4, 4, 4)), "reference", dtype) == {}
 
 
-def test_a_result_that_is_not_a_number_is_out_of_budget(monkeypatch) -> None:
-    """And one where nothing but zero may be, in a single sample too."""
-
-    def wrong(*args: object):
-        out = IMPLS["reference"].route(*args)
+def test_budget_detects_nan_and_nonzero_in_one_sample() -> None:
+    def wrong(*args: Any) -> Capsules:
+        out = route_reference(*args)
         return out._replace(a=out.a + 1e-30, mu=out.mu * (torch.nan if calls.pop() else 1))
 
-    calls, drawn = [False] * 11 + [True], samples(Shape(1, 1, 1, 1, 1, 1))[:12]
+    calls, drawn = [False] * 11 + [True], draw_samples(Shape(1, 1, 1, 1, 1, 1))[:12]
     for inputs in drawn:
         inputs["beta_use"], inputs["beta_ign"] = torch.zeros(1, 1), torch.zeros(1, 1)
-    monkeypatch.setattr("capsroute.routing.api.IMPLS", IMPLS | {"wrong": IMPLS["reference"]._replace(route=wrong)})
-    assert {"a", "mu"} <= set(over_budget(drawn, "wrong"))
+    assert {"a", "mu"} <= set(over_budget(drawn, wrong))
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_another_order_changes_nothing_but_roundings(name: str) -> None:
+def test_order_of_axes_changes_only_rounding(name: str) -> None:
     inputs = make_inputs(ODD[name], dtype=torch.float64)
-    one, (order,) = run(inputs, "reference"), orders(inputs, 1)
+    one, (order,) = run(inputs, "reference"), random_orders(inputs, 1)
     for key, t in run(inputs, "reference", order=order).items():
         torch.testing.assert_close(t, one[key], rtol=1e-9, atol=1e-9, msg=key)
 
 
 @pytest.mark.parametrize("impl", FAST)
-def test_tight_clusters_far_apart(impl: str) -> None:
-    """Where expanded squares cancel worst: groups a hundred apart, each spread over a hundredth."""
-    clustered = samples(Shape(2, 60, 5, 2, 4, 3))
+def test_tight_distant_clusters_stay_within_budget(impl: str) -> None:
+    """Expanded squares cancel worst here: groups a hundred apart, each spread over a hundredth."""
+    clustered = draw_samples(Shape(2, 60, 5, 2, 4, 3))
     for inputs in clustered:
         centres = 100 * torch.randn(3, 2, 4).repeat_interleave(20, 0)
         inputs["mu_inp"] = centres + 0.01 * inputs["mu_inp"].detach()
@@ -149,7 +134,7 @@ def test_tight_clusters_far_apart(impl: str) -> None:
 
 
 @pytest.mark.parametrize("impl", FAST)
-def test_mixed_dtypes_give_the_widest(impl: str) -> None:
+def test_mixed_dtypes_return_the_widest(impl: str) -> None:
     inputs = make_inputs(Shape(2, 31, 7, 4, 4, 4))
     inputs = {name: t.detach().bfloat16() if name == "mu_inp" else t.detach() for name, t in inputs.items()}
     found, expected = run(inputs, impl), run(inputs, "reference")

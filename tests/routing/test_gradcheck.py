@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from capsroute.routing import IMPLS, route
-from capsroute.routing.blocked import route as route_blocked
 from capsroute.testing import Shape, make_inputs
 from impls import ANYWHERE
 
@@ -19,7 +18,7 @@ SHAPES = {
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_gradients(impl: str, name: str, agreement: str) -> None:
+def test_gradients_match_finite_differences(impl: str, name: str, agreement: str) -> None:
     shape = SHAPES[name]
     if reasons := IMPLS[impl].reasons_against(shape.case(agreement)):
         pytest.skip("; ".join(reasons))
@@ -29,21 +28,13 @@ def test_gradients(impl: str, name: str, agreement: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_gradients_over_several_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = IMPLS["blocked"]._replace(route=lambda *args: route_blocked(*args, block_votes=24))
-    monkeypatch.setattr("capsroute.routing.api.IMPLS", IMPLS | {"blocked": small})
-    inputs = make_inputs(SHAPES[name], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda *args: tuple(route(*args, impl="blocked", eps=1e-2)), list(inputs.values()))
-
-
 @pytest.mark.parametrize("impl", ["reference", "moments"])
-def test_second_derivatives(impl: str) -> None:
+def test_second_derivatives_match_finite_differences(impl: str) -> None:
     inputs = make_inputs(Shape(1, 4, 2, 1, 2, 2), dtype=torch.float64)
     assert torch.autograd.gradgradcheck(lambda *args: tuple(route(*args, impl=impl, eps=1e-1)), list(inputs.values()))
 
 
-def test_blocked_refuses_second_derivatives() -> None:
+def test_second_derivatives_of_blocked_are_refused() -> None:
     inputs = make_inputs(Shape(1, 4, 2, 1, 2, 2))
     out = route(**inputs, impl="blocked")
     (first,) = torch.autograd.grad(out.mu.sum(), inputs["mu_inp"], create_graph=True)

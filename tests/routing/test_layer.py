@@ -19,13 +19,13 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_parameters_have_the_published_names_and_shapes(name: str) -> None:
+def test_parameter_names_and_shapes(name: str) -> None:
     sizes, expected = SIZES[name]
     state = Routing(3, 4, 2, **sizes).state_dict()
     assert {key: tuple(t.shape) for key, t in state.items()} == expected | {"beta_ign": expected["beta_use"]}
 
 
-def test_initial_values_are_the_papers() -> None:
+def test_initial_values() -> None:
     layer = Routing(4, 8, 4, n_inp=50, n_out=50)
     assert layer.W.mean().abs() < 1e-3
     assert abs(layer.W.std().item() * 8 - 1) < 0.01
@@ -42,7 +42,7 @@ def test_tied_betas_are_one_parameter() -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_all_size_cases_give_the_references_result(impl: str, name: str) -> None:
+def test_size_cases_match_trace(impl: str, name: str) -> None:
     sizes, _ = SIZES[name]
     if impl == "moments" and "n_inp" in sizes:
         pytest.skip("parameters differ between inputs")
@@ -58,7 +58,7 @@ def test_all_size_cases_give_the_references_result(impl: str, name: str) -> None
         torch.testing.assert_close(getattr(out, field), getattr(steps[-1], field), rtol=1e-4, atol=1e-5)
 
 
-def test_repr_says_how_it_routes() -> None:
+def test_repr() -> None:
     text = repr(Routing(3, 4, 2, n_out=5, tie_betas=True, agreement="kmeans", impl="moments"))
     sizes, loop = "3, 4, 2, n_inp=None, n_out=5", "n_iters=3, tie_betas=True, agreement='kmeans', eps=1e-05"
     assert text == f"Routing({sizes}, {loop}, impl='moments')"
@@ -66,7 +66,7 @@ def test_repr_says_how_it_routes() -> None:
 
 @pytest.mark.parametrize("tie_betas", [True, False])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
-def test_copies_route_alike(copied, tie_betas: bool) -> None:
+def test_copies_give_equal_results(copied, tie_betas: bool) -> None:
     layer = Routing(3, 4, 2, n_out=5, tie_betas=tie_betas)
     twin = copied(layer)
     a_inp, mu_inp = torch.randn(9), torch.randn(9, 3, 4)
@@ -75,14 +75,14 @@ def test_copies_route_alike(copied, tie_betas: bool) -> None:
     assert twin.W is not layer.W
 
 
-def test_half_precision_layers_answer_in_it() -> None:
+def test_half_precision_in_and_out() -> None:
     layer = Routing(3, 4, 2, n_out=5).bfloat16()
     out = layer(torch.zeros(9, dtype=torch.bfloat16), torch.randn(9, 3, 4, dtype=torch.bfloat16))
     assert all(t.dtype == torch.bfloat16 for t in out)
 
 
-def author_route(a_inp, mu_inp, W, B, beta_use, beta_ign):
-    """What the published files were trained with, from its description: eps on the data used and on variances."""
+def route_as_author(a_inp, mu_inp, W, B, beta_use, beta_ign):
+    """Route as the code that trained the published files, by its description: eps on the data used and on variances."""
     V = (mu_inp[:, :, None, :, :] @ W) + B
     f = a_inp.sigmoid()[..., None]
     R = torch.full_like(V[..., 0, 0], 1 / V.shape[2])
@@ -108,7 +108,7 @@ PUBLISHED = [
 
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "layers"), PUBLISHED, ids=[name for name, _ in PUBLISHED])
-def test_published_weights_load_and_give_the_same_numbers(name: str, layers: list[dict[str, int]], data: Path) -> None:
+def test_published_weights_match_author_code(name: str, layers: list[dict[str, int]], data: Path) -> None:
     path = data / "official_checkpoints" / f"{name}_pretrained_model_state_dict.pt"
     state = torch.load(path, weights_only=True, map_location="cpu")
     a, mu = torch.randn(3, 100).double(), torch.randn(3, 100, layers[0]["d_cov"], layers[0]["d_inp"]).double()
@@ -117,7 +117,7 @@ def test_published_weights_load_and_give_the_same_numbers(name: str, layers: lis
         prefix = f"routings.{k}."
         layer.load_state_dict({key.removeprefix(prefix): t for key, t in state.items() if key.startswith(prefix)})
         layer = layer.double()
-        expected = author_route(a, mu, layer.W, layer.B, layer.beta_use, layer.beta_ign)
+        expected = route_as_author(a, mu, layer.W, layer.B, layer.beta_use, layer.beta_ign)
         found = layer(a, mu)
         for one, two in zip(found, expected, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)

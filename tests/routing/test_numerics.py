@@ -40,7 +40,9 @@ def assert_sound(inputs: dict[str, Tensor], impl: str, **settings: Any) -> dict[
 @pytest.mark.parametrize("n_iters", [3, 5])
 @pytest.mark.parametrize("scale", SCALES)
 @each_case
-def test_scales(impl: str, shape: Shape, scale: float, n_iters: int, agreement: str) -> None:
+def test_scaled_capsules_give_finite_results(
+    impl: str, shape: Shape, scale: float, n_iters: int, agreement: str
+) -> None:
     inputs = inputs_of(shape)
     inputs["mu_inp"] *= scale
     assert_sound(inputs, impl, n_iters=n_iters, agreement=agreement)
@@ -49,7 +51,7 @@ def test_scales(impl: str, shape: Shape, scale: float, n_iters: int, agreement: 
 @pytest.mark.parametrize("n_iters", [3, 5])
 @pytest.mark.parametrize("offset", OFFSETS)
 @each_case
-def test_far_from_zero_and_close_together(impl: str, shape: Shape, offset: float, n_iters: int) -> None:
+def test_tight_distant_capsules_give_finite_results(impl: str, shape: Shape, offset: float, n_iters: int) -> None:
     inputs = inputs_of(shape)
     inputs["mu_inp"] = offset + 1e-2 * inputs["mu_inp"]
     assert_sound(inputs, impl, n_iters=n_iters)
@@ -57,7 +59,7 @@ def test_far_from_zero_and_close_together(impl: str, shape: Shape, offset: float
 
 @pytest.mark.parametrize("scale", EXTREMES)
 @each_case
-def test_to_the_ends_of_float32(impl: str, shape: Shape, scale: float) -> None:
+def test_extreme_capsules_give_finite_results(impl: str, shape: Shape, scale: float) -> None:
     inputs = inputs_of(shape)
     inputs["mu_inp"] = (inputs["mu_inp"].double() * scale).clamp(-3.4e38, 3.4e38).float()
     assert_sound(inputs, impl)
@@ -65,7 +67,7 @@ def test_to_the_ends_of_float32(impl: str, shape: Shape, scale: float) -> None:
 
 @pytest.mark.parametrize("scale", [1e2, 1e10, 3e38])
 @each_case
-def test_scores_to_the_ends_of_float32(impl: str, shape: Shape, scale: float) -> None:
+def test_extreme_scores_give_finite_results(impl: str, shape: Shape, scale: float) -> None:
     inputs = inputs_of(shape)
     inputs["a_inp"] = (inputs["a_inp"].double() * scale).clamp(-3.4e38, 3.4e38).float()
     assert_sound(inputs, impl)
@@ -73,7 +75,7 @@ def test_scores_to_the_ends_of_float32(impl: str, shape: Shape, scale: float) ->
 
 @pytest.mark.parametrize("n_iters", [3, 5])
 @each_case
-def test_duplicated_inputs(impl: str, shape: Shape, n_iters: int) -> None:
+def test_duplicated_inputs_give_finite_results(impl: str, shape: Shape, n_iters: int) -> None:
     inputs = inputs_of(shape)
     inputs["mu_inp"] = inputs["mu_inp"][:, :1].expand_as(inputs["mu_inp"]).clone()
     assert_sound(inputs, impl, n_iters=n_iters)
@@ -82,12 +84,14 @@ def test_duplicated_inputs(impl: str, shape: Shape, n_iters: int) -> None:
 @pytest.mark.parametrize("n_iters", [1, 3, 5])
 @pytest.mark.parametrize(("n_inp", "n_out"), [(1, 6), (1, 1), (50, 1)])
 @each_case
-def test_one_input_or_one_output(impl: str, shape: Shape, n_inp: int, n_out: int, n_iters: int) -> None:
+def test_one_input_or_output_gives_finite_results(
+    impl: str, shape: Shape, n_inp: int, n_out: int, n_iters: int
+) -> None:
     assert_sound(inputs_of(Shape(2, n_inp, n_out, 2, 4, 3, shape.fixed_inp)), impl, n_iters=n_iters)
 
 
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_no_input_at_all(impl: str) -> None:
+def test_no_inputs(impl: str) -> None:
     found = assert_sound(inputs_of(Shape(2, 0, 6, 2, 4, 3)), impl)
     assert (found["a"] == 0).all()
     assert (found["mu"] == 0).all()
@@ -95,14 +99,14 @@ def test_no_input_at_all(impl: str) -> None:
 
 
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_no_sample_at_all(impl: str) -> None:
+def test_no_samples(impl: str) -> None:
     found = assert_sound(inputs_of(Shape(0, 9, 6, 2, 4, 3)), impl)
     assert found["a"].shape == (0, 6)
     assert found["mu"].shape == found["sig2"].shape == (0, 6, 2, 3)
 
 
 @each_case
-def test_everything_masked(impl: str, shape: Shape) -> None:
+def test_all_masked(impl: str, shape: Shape) -> None:
     layer = Routing(2, 4, 3, n_inp=50 if shape.fixed_inp else None, n_out=6, impl=impl)
     mu_inp = torch.randn(2, 50, 2, 4, requires_grad=True)
     out = layer(torch.zeros(2, 50), mu_inp, mask=torch.zeros(2, 50, dtype=torch.bool))
@@ -114,7 +118,7 @@ def test_everything_masked(impl: str, shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_what_a_mask_hides_does_not_matter(impl: str) -> None:
+def test_masked_values_do_not_matter(impl: str) -> None:
     layer = Routing(2, 4, 3, n_out=6, impl=impl)
     a_inp, mu_inp, mask = torch.randn(2, 9), torch.randn(2, 9, 2, 4), torch.rand(2, 9) > 0.4
     plain = layer(a_inp, mu_inp, mask=mask)
@@ -125,7 +129,7 @@ def test_what_a_mask_hides_does_not_matter(impl: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @each_case
-def test_under_autocast_the_loop_runs_in_float32(impl: str, shape: Shape, dtype: torch.dtype) -> None:
+def test_autocast_changes_nothing(impl: str, shape: Shape, dtype: torch.dtype) -> None:
     inputs = {name: t.requires_grad_() for name, t in inputs_of(shape).items()}
     plain = route(**inputs, impl=impl)
     with torch.autocast("cpu", dtype):

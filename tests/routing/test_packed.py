@@ -1,6 +1,4 @@
-"""Packed samples: each routed as if it were alone, by every implementation."""
-
-from contextlib import nullcontext
+"""Packed samples: each is routed as if alone, by every implementation."""
 
 import pytest
 import torch
@@ -8,7 +6,7 @@ from torch import Tensor
 
 from capsroute import Routing
 from capsroute.routing import IMPLS, Capsules, api, reference
-from capsroute.routing.packing import grouped
+from capsroute.routing.packing import group_samples
 from impls import ANYWHERE
 
 LENGTHS = [5, 1, 0, 17, 8, 9, 1, 3]
@@ -30,7 +28,7 @@ def layer(impl: str, **sizes: int) -> Routing:
 
 
 @pytest.mark.parametrize("impl", ["auto", *ANYWHERE])
-def test_each_sample_is_routed_as_if_alone(impl: str) -> None:
+def test_samples_match_unpacked(impl: str) -> None:
     a_inp, mu_inp, offsets = packed(LENGTHS, 2, 3)
     routing = layer(impl)
     together = routing.forward_packed(a_inp, mu_inp, offsets)
@@ -47,7 +45,7 @@ def test_each_sample_is_routed_as_if_alone(impl: str) -> None:
         torch.testing.assert_close(one, expected, rtol=1e-8, atol=1e-9)
 
 
-def test_neighbours_do_not_matter() -> None:
+def test_samples_are_independent() -> None:
     a_inp, mu_inp, offsets = packed([4, 6], 2, 3)
     other = mu_inp.detach().clone()
     other[4:] = 1e30
@@ -56,9 +54,9 @@ def test_neighbours_do_not_matter() -> None:
     torch.testing.assert_close(*first, rtol=0, atol=0)
 
 
-def test_little_is_padded() -> None:
+def test_groups_have_little_padding() -> None:
     lengths = [1, 2, 3, 5, 9, 100, 120, 64, 65, 0, 7]
-    groups = grouped(torch.tensor(lengths), torch.device("cpu"))
+    groups = group_samples(torch.tensor(lengths), torch.device("cpu"))
     assert sorted(int(s) for g in groups for s in g.samples) == list(range(len(lengths)))
     assert sum(g.mask.sum() for g in groups) == sum(lengths)
     assert all(g.mask.float().mean() > 0.5 for g in groups if g.mask.numel())
@@ -67,14 +65,14 @@ def test_little_is_padded() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0], [3]])
-def test_few_samples(lengths: list[int]) -> None:
+def test_empty_and_few_samples(lengths: list[int]) -> None:
     a_inp, mu_inp, offsets = packed(lengths, 2, 3)
     out = layer("auto").forward_packed(a_inp, mu_inp, offsets)
     assert out.mu.shape == (len(lengths), 6, 2, 4)
     assert all(t.isfinite().all() for t in out)
 
 
-def test_open_outputs_need_their_number() -> None:
+def test_open_outputs_need_n_out() -> None:
     a_inp, mu_inp, offsets = packed([4, 6], 2, 3)
     routing = Routing(2, 3, 4).double()
     assert routing.forward_packed(a_inp, mu_inp, offsets, n_out=5).a.shape == (2, 5)
@@ -100,13 +98,13 @@ def test_fixed_inputs_are_refused() -> None:
         (torch.tensor([0, 7, 5, 10]), "offsets: expected them in ascending order"),
     ],
 )
-def test_wrong_offsets(offsets: Tensor, message: str) -> None:
+def test_wrong_offsets_are_refused(offsets: Tensor, message: str) -> None:
     a_inp, mu_inp, _ = packed([10], 2, 3)
     with pytest.raises((ValueError, TypeError), match=message):
         layer("auto").forward_packed(a_inp, mu_inp, offsets)
 
 
-def test_wrong_shapes() -> None:
+def test_wrong_shapes_are_refused() -> None:
     a_inp, mu_inp, offsets = packed([4, 6], 2, 3)
     with pytest.raises(ValueError, match=r"a_inp: expected \[total\], got shape \[9\]"):
         layer("auto").forward_packed(a_inp[:9], mu_inp, offsets)
@@ -114,17 +112,16 @@ def test_wrong_shapes() -> None:
         layer("auto").forward_packed(a_inp, mu_inp[None], offsets)
 
 
-def test_an_implementation_gets_offsets_where_inputs_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels read them there, as numbers of 64 bits; those on the host would be no address."""
+def test_kernels_get_offsets_on_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 64-bit integers, which kernels read."""
     seen: list[Tensor] = []
 
-    def by_itself(a_inp: Tensor, mu_inp: Tensor, offsets: Tensor, *_: object) -> Capsules:
+    def route_kernel(a_inp: Tensor, mu_inp: Tensor, offsets: Tensor, *_: object) -> Capsules:
         seen.append(offsets)
         return Capsules(a_inp, mu_inp, mu_inp)
 
-    spy = api.Impl(lambda case: [], reference.route, widens=True, route_packed=by_itself)
+    spy = api.Impl(lambda case: [], reference.route, takes_any_dtype=True, route_packed=route_kernel)
     monkeypatch.setitem(IMPLS, "triton", spy)
-    monkeypatch.setattr(api, "_exactly", lambda device: nullcontext())  # there is no autocast on meta
     a_inp, mu_inp = torch.empty(9, device="meta"), torch.empty(9, 2, 3, device="meta")
     offsets = torch.tensor([0, 4, 9], dtype=torch.int32)
     Routing(2, 3, 2, n_out=4, impl="triton").to("meta").forward_packed(a_inp, mu_inp, offsets)

@@ -1,4 +1,4 @@
-"""What must hold for any routing, on every implementation."""
+"""Properties of any routing, on every implementation."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from capsroute import Capsules, Routing, route
 from capsroute.routing import IMPLS
-from capsroute.testing import AXES, Shape, make_inputs, reordered, run
+from capsroute.testing import AXES, Shape, make_inputs, permute_axes, run
 from impls import ANYWHERE
 
 SHARED = Shape(3, 40, 7, 2, 3, 4)
@@ -20,7 +20,7 @@ each_case = pytest.mark.parametrize(
 
 
 def inputs_of(shape: Shape) -> dict[str, Tensor]:
-    """In float64, where a property is a property and not a matter of rounding."""
+    """Draw inputs in float64, where rounding hides no property."""
     return {name: t.detach() for name, t in make_inputs(shape, dtype=torch.float64).items()}
 
 
@@ -30,14 +30,14 @@ def assert_same(found: Capsules, expected: Capsules) -> None:
 
 
 @each_case
-def test_the_order_of_inputs_does_not_matter(impl: str, shape: Shape) -> None:
+def test_permuted_inputs_change_nothing(impl: str, shape: Shape) -> None:
     inputs, order = inputs_of(shape), {"i": torch.randperm(shape.n_inp)}
-    other = {name: reordered(t, AXES[name], order) for name, t in inputs.items()}
+    other = {name: permute_axes(t, AXES[name], order) for name, t in inputs.items()}
     assert_same(route(**other, impl=impl), route(**inputs, impl=impl))
 
 
 @each_case
-def test_permuted_outputs_come_out_permuted(impl: str, shape: Shape) -> None:
+def test_permuted_outputs_are_permuted(impl: str, shape: Shape) -> None:
     inputs, order = inputs_of(shape), torch.randperm(shape.n_out)
     permuted = {name: t if name.endswith("_inp") else t[:, order] for name, t in inputs.items()}
     expected = route(**inputs, impl=impl)
@@ -61,7 +61,7 @@ def test_minus_infinity_removes_an_input(impl: str, shape: Shape) -> None:
 
 
 @each_case
-def test_plus_infinity_opens_an_input_whole(impl: str, shape: Shape) -> None:
+def test_plus_infinity_uses_an_input_fully(impl: str, shape: Shape) -> None:
     inputs = inputs_of(shape)
     open_ = inputs | {"a_inp": torch.full_like(inputs["a_inp"], torch.inf)}
     wide = inputs | {"a_inp": torch.full_like(inputs["a_inp"], 50.0)}
@@ -78,7 +78,7 @@ def test_shifting_all_votes_shifts_mu(impl: str, shape: Shape) -> None:
 
 
 @each_case
-def test_a_sample_does_not_depend_on_its_batch_mates(impl: str, shape: Shape) -> None:
+def test_samples_are_independent(impl: str, shape: Shape) -> None:
     inputs = inputs_of(shape)
     together = route(**inputs, impl=impl)
     for k in range(shape.batch):
@@ -87,13 +87,13 @@ def test_a_sample_does_not_depend_on_its_batch_mates(impl: str, shape: Shape) ->
 
 
 @each_case
-def test_same_seed_same_bits(impl: str, shape: Shape) -> None:
+def test_results_are_reproducible(impl: str, shape: Shape) -> None:
     first, second = run(make_inputs(shape), impl), run(make_inputs(shape), impl)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @each_case
-def test_one_output_is_the_weighted_mean_and_variance(impl: str, shape: Shape) -> None:
+def test_one_output_is_weighted_mean_and_variance(impl: str, shape: Shape) -> None:
     shape = Shape(*(2, 9, 1, 2, 3, 2), fixed_inp=shape.fixed_inp)
     inputs = inputs_of(shape)
     V = torch.einsum("bicd,ijdh->bijch", inputs["mu_inp"], inputs["W"]) + inputs["B"]
@@ -107,7 +107,7 @@ def test_one_output_is_the_weighted_mean_and_variance(impl: str, shape: Shape) -
 
 
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_variable_outputs_break_their_symmetry(impl: str) -> None:
+def test_open_outputs_differ(impl: str) -> None:
     layer = Routing(2, 3, 4, impl=impl)
     with torch.no_grad():
         layer.B_brk.fill_(0.5)

@@ -14,7 +14,7 @@ SIZES = [(fixed_inp, fixed_out) for fixed_inp in (True, False) for fixed_out in 
 
 @pytest.mark.parametrize("agreement", DENSITIES)
 @pytest.mark.parametrize(("fixed_inp", "fixed_out"), SIZES)
-def test_every_record_is_the_oracles(fixed_inp: bool, fixed_out: bool, agreement: str) -> None:
+def test_records_match_oracle(fixed_inp: bool, fixed_out: bool, agreement: str) -> None:
     shape = Shape(2, 7, 3, 2, 3, 2, fixed_inp, fixed_out)
     inputs = {name: t.detach() for name, t in make_inputs(shape, dtype=torch.float64).items()}
     inputs["a_inp"][0, 0], inputs["a_inp"][1, 1] = torch.inf, -torch.inf
@@ -37,7 +37,7 @@ def test_every_record_is_the_oracles(fixed_inp: bool, fixed_out: bool, agreement
 
 
 @pytest.mark.parametrize("agreement", DENSITIES)
-def test_records_account_for_all_input_data(agreement: str) -> None:
+def test_records_sum_to_input_data(agreement: str) -> None:
     inputs = make_inputs(Shape(3, 50, 7, 2, 3, 4))
     for step in trace(**inputs, n_iters=4, agreement=agreement):
         torch.testing.assert_close(step.R.sum(-1), torch.ones_like(inputs["a_inp"]))

@@ -1,6 +1,7 @@
-"""What PyTorch does to modules: compile, export, ONNX, vmap, functional_call."""
+"""Transforms of PyTorch: compile, export, ONNX, vmap, functional_call."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from capsroute import Capsules, Routing, route
+from capsroute.nets import SmallNORB
 from capsroute.testing import Shape, make_inputs
 from impls import ANYWHERE
 
@@ -18,14 +20,14 @@ LAYERS = {
 }
 
 
-def made(name: str, **settings: str) -> Routing:
-    layer = Routing(**LAYERS[name], **settings)  # pyright: ignore[reportArgumentType]
+def make_layer(name: str, **settings: Any) -> Routing:
+    layer = Routing(**LAYERS[name], **settings)
     for p in layer.parameters():
         nn.init.normal_(p, std=0.3)
     return layer
 
 
-def inputs_of(layer: Routing, n_inp: int = 20, batch: int = 3) -> tuple[Tensor, Tensor]:
+def make_layer_inputs(layer: Routing, n_inp: int = 20, batch: int = 3) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, n_inp), torch.randn(batch, n_inp, layer.d_cov, layer.d_inp)
 
 
@@ -35,11 +37,11 @@ def assert_close(found: Capsules, expected: Capsules, atol: float = 1e-4) -> Non
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_compile_as_one_graph_for_any_number_of_inputs(name: str) -> None:
-    layer = made(name)
+def test_compile_full_graph_dynamic_inputs(name: str) -> None:
+    layer = make_layer(name, n_iters=2)  # every iteration adds seconds of tracing
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
     for n_inp in (20, 31, 8) if layer.n_inp is None else (20,):
-        inputs = inputs_of(layer, n_inp)
+        inputs = make_layer_inputs(layer, n_inp)
         out = compiled(*inputs)
         assert_close(out, layer(*inputs))
         layer.zero_grad()
@@ -48,56 +50,68 @@ def test_compile_as_one_graph_for_any_number_of_inputs(name: str) -> None:
         assert layer.W.grad.isfinite().all()
 
 
-def test_compile_with_the_default_backend() -> None:
-    layer = made("any inputs")
+def test_compile_default_backend() -> None:
+    layer = make_layer("any inputs")
     compiled = torch.compile(layer, fullgraph=True)
-    inputs = inputs_of(layer)
+    inputs = make_layer_inputs(layer)
     assert_close(compiled(*inputs), layer(*inputs))
 
 
-def test_compile_refuses_blocked_with_the_reason() -> None:
-    layer = made("any inputs", impl="blocked")
+def test_compile_refuses_blocked() -> None:
+    layer = make_layer("any inputs", impl="blocked")
     with pytest.raises(Exception, match="its loop over blocks cannot be captured"):
-        torch.compile(layer, fullgraph=True, backend="eager")(*inputs_of(layer))
+        torch.compile(layer, fullgraph=True, backend="eager")(*make_layer_inputs(layer))
 
 
 @pytest.mark.parametrize("name", ["any inputs", "any inputs, long vectors"])
-def test_export_with_any_number_of_inputs(name: str) -> None:
-    layer = made(name)
+def test_export_saved_and_loaded_with_dynamic_inputs(name: str, tmp_path: Path) -> None:
+    layer = make_layer(name)
     dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    program = torch.export.export(layer, inputs_of(layer), dynamic_shapes=(dynamic, dynamic))
+    program = torch.export.export(layer, make_layer_inputs(layer), dynamic_shapes=(dynamic, dynamic))
+    torch.export.save(program, tmp_path / "layer.pt2")
+    loaded = torch.export.load(tmp_path / "layer.pt2").module()
     for n_inp, batch in ((20, 3), (31, 5), (2, 2)):
-        inputs = inputs_of(layer, n_inp, batch)
-        assert_close(Capsules(*program.module()(*inputs)), layer(*inputs))
+        inputs = make_layer_inputs(layer, n_inp, batch)
+        out = loaded(*inputs)
+        assert isinstance(out, Capsules)
+        assert_close(out, layer(*inputs))
+
+
+def test_exported_network_saves_and_loads(tmp_path: Path) -> None:
+    network, images = SmallNORB(n_parts=3, n_channels=4).eval(), torch.rand(2, 2, 32, 32)
+    torch.export.save(torch.export.export(network, (images,)), tmp_path / "network.pt2")
+    found = torch.export.load(tmp_path / "network.pt2").module()(images)
+    assert_close(found, network(images))
 
 
 @pytest.mark.parametrize("name", ["any inputs", "any inputs, long vectors"])
-def test_onnx_with_any_number_of_inputs(name: str, tmp_path: Path) -> None:
+def test_onnx_names_and_dynamic_inputs(name: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    layer = made(name).eval()
+    layer = make_layer(name).eval()
     dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     path = tmp_path / "layer.onnx"
-    names = {"input_names": ["a_inp", "mu_inp"], "output_names": ["a", "mu", "sig2"]}
+    names = {"input_names": ["a_inp", "mu_inp"], "output_names": list(Capsules._fields)}
     torch.onnx.export(
-        layer, inputs_of(layer), path, dynamo=True, dynamic_shapes=(dynamic, dynamic), verbose=False, **names
+        layer, make_layer_inputs(layer), path, dynamo=True, dynamic_shapes=(dynamic, dynamic), verbose=False, **names
     )
     session = onnxruntime.InferenceSession(path)
+    assert [output.name for output in session.get_outputs()] == ["a", "mu", "sig2"]
     for n_inp, batch in ((20, 3), (31, 5), (2, 2)):
-        inputs = inputs_of(layer, n_inp, batch)
+        inputs = make_layer_inputs(layer, n_inp, batch)
         found = session.run(None, dict(zip(names["input_names"], (t.numpy() for t in inputs), strict=True)))
         assert_close(Capsules(*map(torch.from_numpy, found)), layer(*inputs))
 
 
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_vmap_over_the_batch(impl: str) -> None:
-    layer = made("any inputs", impl=impl)
-    inputs = inputs_of(layer)
+def test_vmap_over_batch(impl: str) -> None:
+    layer = make_layer("any inputs", impl=impl)
+    inputs = make_layer_inputs(layer)
     assert_close(vmap(layer)(*inputs), layer(*inputs), atol=1e-5)
 
 
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_vmap_over_gradients_of_each_sample(impl: str) -> None:
+def test_vmap_over_gradients(impl: str) -> None:
     inputs = {name: t.detach() for name, t in make_inputs(Shape(3, 20, 7, 2, 3, 4)).items()}
 
     def loss(W: Tensor, a_inp: Tensor, mu_inp: Tensor) -> Tensor:
@@ -111,8 +125,8 @@ def test_vmap_over_gradients_of_each_sample(impl: str) -> None:
 
 @pytest.mark.parametrize("impl", ANYWHERE)
 def test_functional_call_and_ensembles(impl: str) -> None:
-    layers = [made("any inputs", impl=impl) for _ in range(3)]
-    inputs = inputs_of(layers[0])
+    layers = [make_layer("any inputs", impl=impl) for _ in range(3)]
+    inputs = make_layer_inputs(layers[0])
     for layer in layers:
         assert_close(functional_call(layers[0], dict(layer.named_parameters()), inputs), layer(*inputs), atol=1e-5)
     params, _ = torch.func.stack_module_state(layers)
