@@ -14,7 +14,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from capsroute.lab.analysis.deletion import (
     Deletion,
     attribute_inputs,
     gradient_times_input,
-    measure_attributions,
     measure_deletion,
 )
 from capsroute.lab.data import folder, smallnorb, sst, toys, treebank
@@ -60,12 +59,8 @@ def main() -> None:
     start = time.monotonic()
     load = load_texts if args.data in ("sst5", "treebank") else load_images
     layers, samples = load(args, split)
-    if args.definitions:
-        generator = torch.Generator().manual_seed(SEED)
-        candidates = ((a, mu, attribute_by_candidates(layers, a, mu, generator)) for a, mu in samples)
-        measured = measure_attributions(layers, candidates)
-    else:
-        measured = measure_deletion(layers, samples, seed=SEED)
+    attribute = attribute_by_candidates if args.definitions else None
+    measured = measure_deletion(layers, samples, attribute=attribute, seed=SEED)
     areas = {name: measured.area(name) for name in measured.probabilities}
     record: dict[str, Any] = {
         "split": split,
@@ -126,7 +121,7 @@ def sample_rows(total: int, n: int) -> np.ndarray:
 
 
 def attribute_by_candidates(
-    layers: list[Routing], a: Tensor, mu: Tensor, generator: torch.Generator
+    layers: Sequence[Routing], a: Tensor, mu: Tensor, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """Attribute the prediction to inputs by credit, by the baselines, and by other definitions of credit."""
     with torch.no_grad():

@@ -13,7 +13,6 @@ from capsroute.lab.analysis.deletion import (
     Deletion,
     delete_inputs,
     gradient_times_input,
-    measure_attributions,
     measure_deletion,
 )
 from capsroute.lab.data import toys, treebank
@@ -98,7 +97,7 @@ def test_seed_fixes_the_curves() -> None:
 
 def test_empty_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="samples: expected at least one, got none"):
-        measure_attributions(layers(), [])
+        measure_deletion(layers(), [])
 
 
 def measure(network: SmallNORB | SST, *inputs: Tensor) -> Deletion:

@@ -209,13 +209,13 @@ def test_learning_curves_average_seeds(tmp_path: Path) -> None:
         rows = np.array([[10, 1, 0, loss, 9, 0.5, 9], [20, 2, 0, loss / 2, 9, 0.5 + loss / 10, 9]])
         log(tmp_path / f"seed-{seed}", "validation.csv", VALIDATION, rows)
     found = read_learning_curves(tmp_path)
-    assert (found.over, found.spread_over, found.epoch.tolist()) == ("held-out toys", "2 seeds", [1, 2])
-    np.testing.assert_allclose(found.loss, [2, 1])
-    np.testing.assert_allclose(found.loss_sd, np.array([2, 1]) / 2**0.5)
-    np.testing.assert_allclose(found.accuracy, [0.5, 0.7])
+    assert (found.over, found.spread_over, found.log["epoch"].tolist()) == ("held-out toys", "2 seeds", [1, 2])
+    np.testing.assert_allclose(found.log["loss"], [2, 1])
+    np.testing.assert_allclose(found.log["loss_sd"], np.array([2, 1]) / 2**0.5)
+    np.testing.assert_allclose(found.log["accuracy"], [0.5, 0.7])
     one = read_learning_curves(tmp_path / "seed-0")
     assert one.spread_over == "batches of 20"
-    assert one.loss_sd.tolist() == [9, 9]
+    assert one.log["loss_sd"].tolist() == [9, 9]
     assert len(paper_charts.draw_learning([found, one]).axes) == 4
 
 
@@ -225,9 +225,9 @@ def test_without_validation_the_training_log_serves_average_epochs(tmp_path: Pat
     log(tmp_path, "log.csv", TRAINING, rows)
     found = read_learning_curves(tmp_path)
     assert found.over == "training, mixed-up images"
-    assert found.epoch.tolist() == [1, 2, 3, 4, 5, 6]
-    np.testing.assert_allclose(found.loss, np.arange(0.75, 6))  # rows at k + 0.5 and k + 1
-    np.testing.assert_allclose(found.loss_sd, np.sqrt(9 + 0.25**2))
+    assert found.log["epoch"].tolist() == [1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(found.log["loss"], np.arange(0.75, 6))  # rows at k + 0.5 and k + 1
+    np.testing.assert_allclose(found.log["loss_sd"], np.sqrt(9 + 0.25**2))
     few = {name: column[:4] for name, column in zip(TRAINING, rows.T, strict=True)}
     assert average_epochs(few) is few
 

@@ -285,10 +285,10 @@ def test_invalid_input_is_named_and_nothing_written(tmp_path: Path, change: dict
 
 
 def test_axis_labels_do_not_overlap() -> None:
-    rows = [GroupAccuracy(k, 1, 2, 0.3, 0.7) for k in range(9)]
     labels = ["≤5", *(f"{k}1-{k + 1}0" for k in range(1, 8)), "101+"]
+    rows = {label: GroupAccuracy(k, 1, 2, 0.3, 0.7) for k, label in enumerate(labels)}
     drawn = [
-        charts.draw_accuracies("Words", rows, labels, 0.5, 0.0),
+        charts.draw_accuracies("Words", rows, 0.5, 0.0),
         charts.draw_confusion(np.eye(5, dtype=int), FIVE),
     ]
     for chart in drawn:

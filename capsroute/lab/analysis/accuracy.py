@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+N_DRAWS = 10_000  # of the bootstrap
+
 
 class GroupAccuracy(NamedTuple):
     """Accuracy of the samples that share one value of a factor, with a confidence interval."""
@@ -37,13 +39,7 @@ def wilson_interval(right: int, total: int, level: float = 0.95) -> tuple[float,
 
 
 def bootstrap_interval(
-    hit: np.ndarray,
-    category: np.ndarray,
-    instance: np.ndarray,
-    level: float = 0.95,
-    *,
-    n_draws: int = 10_000,
-    seed: int = 0,
+    hit: np.ndarray, category: np.ndarray, instance: np.ndarray, level: float = 0.95, *, seed: int = 0
 ) -> tuple[float, float]:
     """Compute a bootstrap interval of the accuracy over objects, the pairs of category and instance.
 
@@ -53,13 +49,11 @@ def bootstrap_interval(
     _check_level(level)
     if (instance < 0).any():
         raise ValueError(f"instance: expected known instances, got {int((instance < 0).sum())} unknown")
-    objects, which = np.unique(np.stack([category, instance]), axis=1, return_inverse=True)
-    n_objects = objects.shape[1]
+    _, which, total = np.unique(np.stack([category, instance]), axis=1, return_inverse=True, return_counts=True)
+    n_objects, right = len(total), np.bincount(which.ravel(), weights=hit)
     if n_objects < 2:
         raise ValueError(f"instance: expected at least 2 objects to draw from, got {n_objects}")
-    total = np.bincount(which.ravel())
-    right = np.bincount(which.ravel(), weights=hit)
-    times = np.random.default_rng(seed).multinomial(n_objects, np.full(n_objects, 1 / n_objects), size=n_draws)
+    times = np.random.default_rng(seed).multinomial(n_objects, np.full(n_objects, 1 / n_objects), size=N_DRAWS)
     low, high = np.quantile((times @ right) / (times @ total), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -70,17 +64,19 @@ def confusion_matrix(category: np.ndarray, predicted: np.ndarray, n_classes: int
     for name, values in (("category", category), ("predicted", predicted)):
         if len(values) and not 0 <= values.min() <= values.max() < n_classes:
             raise ValueError(f"{name}: expected 0 to {n_classes - 1}, got {values.min()} to {values.max()}")
-    counts = np.bincount(category.astype(np.int64) * n_classes + predicted, minlength=n_classes**2)
-    return counts.reshape(n_classes, n_classes)
+    counts = np.zeros((n_classes, n_classes), dtype=np.int64)
+    np.add.at(counts, (category, predicted), 1)
+    return counts
 
 
 def accuracy_by_factor(hit: np.ndarray, values: np.ndarray, level: float = 0.95) -> list[GroupAccuracy]:
     """Compute the accuracy for each value of a factor, in order, with Wilson intervals; -1 means unknown."""
     _check_lengths(hit=hit, values=values)
     rows = []
-    for value in np.unique(values[values >= 0]):
-        right, total = int(hit[values == value].sum()), int((values == value).sum())
-        rows.append(GroupAccuracy(int(value), right, total, *wilson_interval(right, total, level)))
+    for value in np.unique(values[values >= 0]).tolist():
+        mine = hit[values == value]
+        right, total = int(mine.sum()), len(mine)
+        rows.append(GroupAccuracy(value, right, total, *wilson_interval(right, total, level)))
     return rows
 
 

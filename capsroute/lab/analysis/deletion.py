@@ -4,7 +4,7 @@ Axes: `i` input capsules, `k` classes, `f` fractions removed, `n` samples.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from ...credit import credit, for_class
 from ...layers import Routing
 
+Attribute = Callable[[Sequence[Routing], Tensor, Tensor, torch.Generator], dict[str, Tensor]]
 FRACTIONS = (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
 
 
@@ -51,6 +52,7 @@ def measure_deletion(
     layers: Sequence[Routing],
     samples: Iterable[tuple[Tensor, Tensor]],
     *,
+    attribute: Attribute | None = None,
     fractions: Sequence[float] = FRACTIONS,
     seed: int = 0,
 ) -> Deletion:
@@ -59,23 +61,14 @@ def measure_deletion(
     Args:
         layers: Stacked routing layers, whose last outputs are classes.
         samples: Inputs of the first layer for each sample, `a_inp [i]` and `mu_inp [i, c, d]`.
+        attribute: Returns other named attributions `[i]` of a sample; inputs with the highest values go first.
         fractions: Fractions of the inputs to remove, from 0 to 1.
         seed: Seed of the random order.
     """
     generator = torch.Generator().manual_seed(seed)
-    attributed = ((a, mu, attribute_inputs(layers, a, mu, generator)) for a, mu in samples)
-    return measure_attributions(layers, attributed, fractions)
-
-
-def measure_attributions(
-    layers: Sequence[Routing],
-    samples: Iterable[tuple[Tensor, Tensor, Mapping[str, Tensor]]],
-    fractions: Sequence[float] = FRACTIONS,
-) -> Deletion:
-    """Measure deletion curves of any named attributions `[i]`; inputs with the highest values go first."""
     curves: dict[str, list[Tensor]] = {}
-    for a, mu, attributions in samples:
-        for name, attribution in attributions.items():
+    for a, mu in samples:
+        for name, attribution in (attribute or attribute_inputs)(layers, a, mu, generator).items():
             curves.setdefault(name, []).append(delete_inputs(layers, a, mu, attribution, fractions))
     if not curves:
         raise ValueError("samples: expected at least one, got none")
@@ -96,13 +89,10 @@ def attribute_inputs(layers: Sequence[Routing], a: Tensor, mu: Tensor, generator
 
 
 def gradient_times_input(layers: Sequence[Routing], a: Tensor, mu: Tensor, *, odds: bool = True) -> Tensor:
-    """Compute gradient times input of the predicted class, `[i]`, summed over `a_inp` and `mu_inp`.
+    """Compute gradient times input of the predicted class, `[i]`, summed over `a_inp [i]` and `mu_inp [i, c, d]`.
 
-    Args:
-        layers: Routing layers.
-        a: Their `a_inp [i]`. Infinite scores, as of texts, count as zero: no finite step changes them.
-        mu: Their `mu_inp [i, c, d]`.
-        odds: Differentiate the logarithm of the class's odds, as for credit, or else its score.
+    With `odds` the logarithm of the class's odds is differentiated, as for credit, or else its score. Infinite scores
+    of inputs, as of texts, count as zero: no finite step changes them.
     """
     a, mu = a.detach().requires_grad_(), mu.detach().requires_grad_()
     with torch.enable_grad():

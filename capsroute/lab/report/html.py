@@ -4,15 +4,15 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from io import BytesIO
+from pathlib import Path
+from string import Template
 from typing import Any, NamedTuple, NewType
 
 import numpy as np
 
 Html = NewType("Html", str)
 """Markup; any other string is text, which the functions here escape."""
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # the page loads and runs nothing
 BLUE, ORANGE, GREEN = (47, 143, 208), (224, 116, 43), (30, 163, 124)
 """Distinct for colour-blind readers, and visible on white and on black."""
 
@@ -55,11 +55,11 @@ def figure(content: str, caption: str = "", *, title: str = "", kind: str = "") 
     return Html(f'<figure class="{text(kind)}">{heading}{content}{below}</figure>')
 
 
-def panels(pictures: Sequence[Html], scroll: bool = False) -> Html:
+def panels(caption: str, *pictures: Html, scroll: bool = False) -> Html:
     """Place pictures side by side, as many as fit; with `scroll` a wide one scrolls on a phone instead of shrinking."""
     kind = "scroll" if scroll else "panels single" if len(pictures) == 1 else "panels"
     focus = ' tabindex="0"' if scroll else ""  # a keyboard can scroll only what it can focus
-    return Html(f'<div class="{kind}"{focus}>{"".join(pictures)}</div>')
+    return figure(f'<div class="{kind}"{focus}>{"".join(pictures)}</div>', caption)
 
 
 def facts(values: Mapping[str, Any]) -> Html:
@@ -71,8 +71,8 @@ def cards(items: Iterable[Html]) -> Html:
     return Html(f'<ul class="cards">{"".join(f"<li>{item}</li>" for item in items)}</ul>')
 
 
-def folded(summary: str, content: Html) -> Html:
-    return Html(f"<details><summary>{text(summary)}</summary>{content}</details>")
+def folded(summary: str, *content: Html) -> Html:
+    return Html(f"<details><summary>{text(summary)}</summary>{join(content)}</details>")
 
 
 def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "numbers") -> Html:
@@ -109,39 +109,19 @@ def tinted_words(pieces: Sequence[tuple[str, str]], values: Sequence[float]) -> 
 
 def page(title: str, sections: Sequence[Section], footer: str) -> str:
     """Assemble the file; the table of contents follows the first section."""
-    style = files("capsroute.lab.report").joinpath("page.css").read_text(encoding="utf-8")
-    first, *others = sections
-    contents = "".join(f'<li><a href="#{_anchor(section.title)}">{text(section.title)}</a></li>' for section in others)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{text(title)}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header><h1>{text(title)}</h1></header>
-<main>
-{_section(first)}
-<nav aria-label="Contents"><ul>{contents}</ul></nav>
-{join(_section(section) for section in others)}
-</main>
-<footer>{text(footer)}</footer>
-</body>
-</html>
-"""
-
-
-def _section(section: Section) -> Html:
-    anchor = _anchor(section.title)
-    return Html(
+    anchors = [re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-") for section in sections]
+    first, *others = (
         f'<section id="{anchor}" aria-labelledby="{anchor}-title">\n'
         f'<h2 id="{anchor}-title">{text(section.title)}</h2>\n{join(section.parts)}\n</section>'
+        for anchor, section in zip(anchors, sections, strict=True)
     )
-
-
-def _anchor(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    links = (f'<li><a href="#{a}">{text(s.title)}</a></li>' for a, s in zip(anchors[1:], sections[1:], strict=True))
+    template, style = (Path(__file__).with_name(name).read_text("utf-8") for name in ("page.html", "page.css"))
+    return Template(template).substitute(
+        title=text(title),
+        style=style,
+        first=first,
+        contents="".join(links),
+        others="\n".join(others),
+        footer=text(footer),
+    )

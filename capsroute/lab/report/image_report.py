@@ -3,33 +3,29 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ...credit import for_class, heat_maps, image_credit
+from ...nets import SmallNORB
 from ..analysis.accuracy import accuracy_by_factor, bootstrap_interval
 from ..data import Pairs
 from ..formatting import interval, percent
 from . import charts
-from .charts import BLUE, mix_colours, parse_colour, tint_pixels
-from .html import Html, Section, cards, encode_png, figure, panels, paragraph, text
+from .html import Html, Section, cards, encode_png, panels, paragraph, text
 from .sections import (
     CREDIT,
     Album,
     Answers,
-    Breakdown,
     RunDetails,
     check_shape,
     describe_mistakes,
+    lowest_and_highest,
     make_answers,
     show_breakdowns,
     write_page,
 )
-
-if TYPE_CHECKING:
-    from ...nets import SmallNORB
 
 N_MISTAKES, N_SAMPLES = 12, 18
 COLUMNS = ("left\nimage", "used", "not\nused", "for,\nagainst", "by kind\nof part")
@@ -43,12 +39,12 @@ def write_image_report(
     scores: np.ndarray,
     pairs: Pairs,
     names: Sequence[str],
-    network: "SmallNORB | None" = None,
+    network: SmallNORB | None = None,
 ) -> Path:
-    """Write `folder/report.html` and its pictures, and return the page's path.
+    """Write `folder/report.html` and its pictures in place of an earlier report, and return the page's path.
 
     Args:
-        folder: Created if missing; an earlier report in it is replaced.
+        folder: Created if missing.
         details: What to say of the run.
         scores: Scores on the test split, before the softmax, `[n, k]`.
         pairs: The test split.
@@ -77,7 +73,7 @@ def write_image_report(
 def toy_interval(hit: np.ndarray, pairs: Pairs) -> tuple[dict[str, str], str]:
     """Return the interval over toys as a fact, where there is one, and a sentence on why there are two intervals."""
     why = "Pairs of one toy are correlated, so the interval that takes them for independent is too narrow"
-    n_toys = len(_list_toys(pairs))
+    n_toys = len(np.unique(np.stack([pairs.category, pairs.instance]), axis=1).T)
     if (pairs.instance < 0).any() or n_toys < 2:
         return {}, f"{why}; the instances that an interval over toys needs are unknown or too few."
     low, high = bootstrap_interval(hit, pairs.category, pairs.instance)
@@ -89,7 +85,7 @@ def toy_interval(hit: np.ndarray, pairs: Pairs) -> tuple[dict[str, str], str]:
     )
 
 
-def show_credit(answers: Answers, pairs: Pairs, network: "SmallNORB", album: Album) -> Section:
+def show_credit(answers: Answers, pairs: Pairs, network: SmallNORB, album: Album) -> Section:
     """Show where in the image, and by which kinds of parts, the predicted class was found."""
     parts = [
         paragraph(
@@ -106,18 +102,18 @@ def show_credit(answers: Answers, pairs: Pairs, network: "SmallNORB", album: Alb
             alt = f"Credit of {kind} answers: {'; '.join(label for label, _ in rows)}."
             picture = album.add(f"credit-{kind}", charts.draw_mosaic(rows, COLUMNS), alt, "RGBA")
             caption = f"{CREDIT[kind]} Heat lies in the middle of the 29 x 29 pixels that a part sees."
-            parts.append(figure(panels([picture]), caption))
+            parts.append(panels(caption, picture))
     return Section("Credit", parts)
 
 
 def _by_viewpoint(answers: Answers, pairs: Pairs, album: Album) -> Section:
-    found, sentences = [], []
+    found, sentences = {}, []
     for name, label in FACTORS.items():
         values = getattr(pairs, name)
-        rows = accuracy_by_factor(answers.hit, values)
+        rows = {label(row.value): row for row in accuracy_by_factor(answers.hit, values)}
         n_unknown = int((values < 0).sum())
         if rows:
-            found.append(Breakdown(name, rows, [label(row.value) for row in rows]))
+            found[name] = rows
         if not rows:
             sentences.append(f"By {name}: left out, because it is unknown for these pairs.")
         elif n_unknown:
@@ -131,30 +127,25 @@ def _by_viewpoint(answers: Answers, pairs: Pairs, album: Album) -> Section:
 
 
 def _by_toy(answers: Answers, pairs: Pairs, album: Album) -> Section:
-    title, toys = "Accuracy by toy", _list_toys(pairs)
-    if not len(toys):
+    title, known = "Accuracy by toy", pairs.instance >= 0
+    if not known.any():
         return Section(title, [paragraph("Left out, because the instances of these pairs are unknown.")])
-    rows = [
-        accuracy_by_factor(answers.hit[mine], pairs.instance[mine])[0]
-        for mine in ((pairs.category == category) & (pairs.instance == instance) for category, instance in toys)
-    ]
-    labels = [f"{answers.names[category]} {instance}" for category, instance in toys]
-    worst = min(rows, key=lambda row: row.accuracy)
-    alike = worst.accuracy == max(row.accuracy for row in rows)
-    lowest = f"Lowest: {labels[rows.index(worst)]}, {percent(worst.accuracy)}"
-    parts = show_breakdowns(
-        answers, [Breakdown("toy", rows, labels)], "All are alike." if alike else f"{lowest}.", "Numbers by toy", album
-    )
-    n_unknown = int((pairs.instance < 0).sum())
-    if n_unknown:
-        parts.append(paragraph(f"Without {n_unknown:,} pairs of unknown instance."))
+    toys, which = np.unique(np.stack([pairs.category, pairs.instance])[:, known], axis=1, return_inverse=True)
+    labels = [f"{answers.names[category]} {instance}" for category, instance in toys.T]
+    rows = {labels[row.value]: row for row in accuracy_by_factor(answers.hit[known], which)}
+    lowest, highest = lowest_and_highest(rows)
+    alike = rows[lowest].accuracy == rows[highest].accuracy
+    note = "All are alike." if alike else f"Lowest: {lowest}, {percent(rows[lowest].accuracy)}."
+    parts = show_breakdowns(answers, {"toy": rows}, note, "Numbers by toy", album)
+    if not known.all():
+        parts.append(paragraph(f"Without {(~known).sum():,} pairs of unknown instance."))
     return Section(title, parts)
 
 
 def _mistakes(answers: Answers, pairs: Pairs, album: Album) -> Section:
     worst = answers.worst(N_MISTAKES)
     items = []
-    for place, which in enumerate(worst.tolist(), 1):
+    for place, which in enumerate(worst, 1):
         true, predicted, probability = answers.describe(which)
         left = pairs.images[which, 0]
         zoom = max(1, round(charts.TILE / len(left)))
@@ -173,26 +164,27 @@ def _samples(pairs: Pairs, names: Sequence[str], album: Album) -> Section:
     rows = []
     for k, name in enumerate(names):
         members = np.flatnonzero((pairs.category == k) & (known if known.any() else True))
-        if len(members) and known.any():
-            # the instance, elevation and lighting seen from the most azimuths
-            info = pairs.info[members][:, [0, 1, 3]]
-            _, group, sizes = np.unique(info, axis=0, return_inverse=True, return_counts=True)
-            mine = members[group.ravel() == sizes.argmax()]
-            by_azimuth = {pairs.azimuth[row]: pairs.images[row, 0] for row in mine[::-1]}
-            blank = np.full_like(pairs.images[0, 0], 255)
-            rows.append((name, [by_azimuth.get(azimuth, blank) for azimuth in azimuths]))
-        elif len(members):
+        if not len(members):
+            continue
+        if not known.any():
             rows.append((name, list(pairs.images[members[:N_SAMPLES], 0])))
+            continue
+        # the instance, elevation and lighting seen from the most azimuths
+        _, group = np.unique(pairs.info[members][:, [0, 1, 3]], axis=0, return_inverse=True)
+        mine = members[group.ravel() == np.bincount(group.ravel()).argmax()]
+        by_azimuth = {pairs.azimuth[row]: pairs.images[row, 0] for row in mine[::-1]}
+        blank = np.full_like(pairs.images[0, 0], 255)
+        rows.append((name, [by_azimuth.get(azimuth, blank) for azimuth in azimuths]))
     caption = "Left images of the first test pairs of each category; their viewpoints are unknown."
     if known.any():
         caption = "Left images of one test toy of each category by azimuth, at constant elevation and lighting."
     chart = charts.draw_mosaic(rows, [FACTORS["azimuth"](code) for code in azimuths], tile=96)
     alt = f"Rows of images, one for each of {', '.join(name for name, _ in rows)}."
     picture = album.add("samples", chart, alt, "LA")
-    return Section("Sample images", [figure(panels([picture], scroll=True), caption)])
+    return Section("Sample images", [panels(caption, picture, scroll=True)])
 
 
-def _credit_row(answers: Answers, pairs: Pairs, network: "SmallNORB", which: int) -> tuple[str, list[np.ndarray]]:
+def _credit_row(answers: Answers, pairs: Pairs, network: SmallNORB, which: int) -> tuple[str, list[np.ndarray]]:
     """Return a pair's label and pictures of its credit for the class predicted by the scores."""
     device, predicted = next(network.parameters()).device, int(answers.predicted[which])
     images = torch.from_numpy(pairs.images[which : which + 1].copy()).to(device).float() / 255
@@ -200,7 +192,7 @@ def _credit_row(answers: Answers, pairs: Pairs, network: "SmallNORB", which: int
     target = torch.full((1, 1, 1), predicted, device=device)
     net = for_class(credit.net, credit.scores[:, None, None], target).unsqueeze(-1)  # [1, p, rows, columns, 1]
     of_class = slice(predicted, predicted + 1)
-    maps = (credit.maps[..., of_class], credit.ign[..., of_class], net)
+    maps = (credit.use[..., of_class], credit.ign[..., of_class], net)
     used, unused, decided = (heat_maps(t, (m, n))[0, 0].cpu().numpy() for t in maps)
     by_part = net.sum((2, 3))[0, :, 0].cpu().numpy()
     side = math.ceil(math.sqrt(len(by_part)))
@@ -210,19 +202,13 @@ def _credit_row(answers: Answers, pairs: Pairs, network: "SmallNORB", which: int
     data = (used + unused).max() or 1.0
     tiles = [
         grey,
-        mix_colours(faded, parse_colour(BLUE), 0.85 * used / data),
-        mix_colours(faded, np.zeros(3), 0.85 * unused / data),
-        tint_pixels(faded, 0.85 * decided / (np.abs(decided).max() or 1.0)),
-        tint_pixels(np.ones((side, side, 3)), by_part / (np.abs(by_part).max() or 1.0)),
+        charts.tint_pixels(faded, 0.85 * used / data),
+        charts.mix_colours(faded, "black", 0.85 * unused / data),
+        charts.tint_pixels(faded, 0.85 * decided / (np.abs(decided).max() or 1.0)),
+        charts.tint_pixels(np.ones(3), by_part / (np.abs(by_part).max() or 1.0)),
     ]
     true, name, probability = answers.describe(which)
     return f"{true} {probability}" if answers.hit[which] else f"{true} taken for {name} {probability}", tiles
-
-
-def _list_toys(pairs: Pairs) -> np.ndarray:
-    """Return each known pair of category and instance, `[t, 2]`."""
-    toys = np.stack([pairs.category, pairs.instance], 1)
-    return np.unique(toys[pairs.instance >= 0], axis=0)
 
 
 def _describe_viewpoint(pairs: Pairs, which: int) -> str:

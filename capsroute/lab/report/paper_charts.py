@@ -1,9 +1,12 @@
 """The charts of the paper's figures, each a function from arrays to a figure."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
 
 from ..analysis.poses import PoseChange
 from ..analysis.records import Record
@@ -13,24 +16,25 @@ from .charts import (
     FAINT,
     GREEN,
     INK,
+    LEGEND,
     ORANGE,
     PURPLE,
-    Curve,
+    Log,
+    annotate,
     draw_mosaic,
     format_percent,
     new_axes,
-    plot_curve,
+    plot_log,
     set_title,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 WIDTH = 8.8  # inches of a figure of several panels
 PALE, DARK = "#9ec6e0", "#0b2545"
 CLIMB_COLOURS = (PALE, BLUE, DARK)  # from the first view to the last
 TURN_COLOURS = (BLUE, GREEN, ORANGE, PURPLE, BLUE)  # a turn ends where it began
+TRAJECTORY_KEY = (
+    "four joined points: the pose\nvectors 1 to 4 of one view\n\n○  vector 1, first view\n\n●  vector 1, last view"
+)
 
 
 class LearningCurves(NamedTuple):
@@ -39,24 +43,21 @@ class LearningCurves(NamedTuple):
     name: str
     over: str  # what the curves were measured on
     spread_over: str  # what the band is a standard deviation over
-    epoch: np.ndarray  # [s]
-    loss: np.ndarray
-    loss_sd: np.ndarray
-    accuracy: np.ndarray  # fractions
-    accuracy_sd: np.ndarray
+    log: Log  # epoch, loss, loss_sd, accuracy, accuracy_sd
 
 
-def draw_by_parameters(records: Sequence[Record]) -> "Figure":
+def draw_by_parameters(records: Sequence[Record]) -> Figure:
     """Draw accuracy against the number of parameters."""
     figure, ((axes,),) = new_axes(WIDTH * 0.8, 3.8)
     for record in records:
         if record.parameters:
-            colour = ORANGE if record.ours else BLUE
             place = (record.parameters, record.accuracy)
-            axes.errorbar(*place, record.deviation, fmt="o", color=colour, markersize=6, capsize=3)
+            dot = ORANGE if record.ours else BLUE
+            axes.errorbar(*place, record.deviation, fmt="o", color=dot, markersize=6, capsize=3)
             source = record.note if record.ours else ", ".join(record.source.split(", ")[:2])
-            side = -1 if record.parameters > 1_000_000 else 1
-            _label_point(axes, f"{record.method} ({source})", place, ORANGE if record.ours else INK, side)
+            side, align = (-8, "right") if record.parameters > 1_000_000 else (8, "left")
+            words, colour = f"{record.method} ({source})", ORANGE if record.ours else INK
+            annotate(axes, words, place, colour, (side, 0), ha=align)
     axes.set_xscale("log")
     axes.set_xlim(200_000, 12_000_000)
     ticks = (300_000, 1_000_000, 3_000_000, 10_000_000)
@@ -69,7 +70,7 @@ def draw_by_parameters(records: Sequence[Record]) -> "Figure":
     return figure
 
 
-def draw_by_year(title: str, records: Sequence[Record]) -> "Figure":
+def draw_by_year(title: str, records: Sequence[Record]) -> Figure:
     """Draw accuracy against the year of publication; ours, which came later, is a dashed line."""
     figure, ((axes,),) = new_axes(WIDTH * 0.9, 3.8)
     published = [record for record in records if not record.ours]
@@ -83,13 +84,13 @@ def draw_by_year(title: str, records: Sequence[Record]) -> "Figure":
             is_paper = record.method == "the paper"
             axes.plot(year, record.accuracy, "o", color=BLUE if is_paper else FAINT, markersize=7 if is_paper else 5)
             words = f"{record.method}, {record.note}" if record.note else record.method
-            _label_point(axes, words, (year, height), BLUE if is_paper else INK, bbox=white)
+            annotate(axes, words, (year, height), BLUE if is_paper else INK, (8, 0), bbox=white)
     for record in records:
         if record.ours:
-            axes.axhline(record.accuracy, **DASHED | {"color": ORANGE})
+            axes.axhline(record.accuracy, **DASHED).set_color(ORANGE)
             words = f"{record.method}, {record.note}: {record.accuracy:.2f} ± {record.deviation:.2f}%"
-            above = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right", "fontsize": 9}
-            axes.annotate(words, (1, record.accuracy), xycoords=("axes fraction", "data"), color=ORANGE, **above)
+            above = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "baseline"}
+            annotate(axes, words, (1, record.accuracy), ORANGE, (0, 4), **above)
     axes.set_xticks(years, [str(year) for year in years])
     axes.set_xlim(years[0] - 0.2, years[-1] + 0.25 * len(years))
     axes.set_ylim(low - 2 * gap, high + 2 * gap)
@@ -98,47 +99,36 @@ def draw_by_year(title: str, records: Sequence[Record]) -> "Figure":
     return figure
 
 
-def draw_trajectories(
-    maps: Sequence[tuple[str, np.ndarray]], labels: Sequence[str], colours: Sequence[str]
-) -> "Figure":
+def draw_trajectories(maps: Sequence[tuple[str, np.ndarray]], labels: Sequence[str], colours: Sequence[str]) -> Figure:
     """Draw up to five maps, each a toy's name and its points `[s, c, 2]`, views in colours from first to last.
 
     A ring marks the first vector of the first view, a filled circle that of the last.
     """
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LinearSegmentedColormap, Normalize
-
-    figure, grid = new_axes(WIDTH, 5.6, 2, 3)
-    *panels, key = [axes for row in grid for axes in row]
+    figure, (above, (*below, key)) = new_axes(WIDTH, 5.6, 2, 3)
     n = len(labels)
     ramp = LinearSegmentedColormap.from_list("views", list(colours), n)  # a colour for each view
-    for axes, (name, points) in zip(panels, maps, strict=False):
+    for axes in (*above, *below, key):
+        axes.set_axis_off()
+    for axes, (name, points) in zip((*above, *below), maps, strict=False):
+        axes.set_axis_on()
         for step, view in enumerate(points):  # [c, 2]
             axes.plot(*view.T, color=ramp(step), linewidth=0.7, alpha=0.45)
             axes.plot(*view.T, "o", color=ramp(step), markersize=3.6)
         for step, fill in ((0, "none"), (n - 1, ramp(n - 1))):
             axes.plot(*points[step, 0], "o", markersize=8, markeredgecolor=INK, markerfacecolor=fill)
-        axes.set_aspect("equal", "datalim")
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.set_facecolor("#f6f8fa")
+        axes.set(aspect="equal", adjustable="datalim", xticks=[], yticks=[], facecolor="#f6f8fa")
         axes.margins(0.1)
         set_title(axes, name)
-    for axes in (*panels[len(maps) :], key):
-        axes.set_axis_off()
     scale = figure.colorbar(ScalarMappable(Normalize(-0.5, n - 0.5), ramp), cax=key.inset_axes((0.16, 0.05, 0.07, 0.9)))
     scale.set_ticks([0, n // 2, n - 1], labels=[labels[0], labels[n // 2], labels[-1]])
     scale.outline.set_visible(False)
     scale.ax.yaxis.set_ticks_position("left")
     scale.ax.tick_params(length=0, labelsize=9.5, labelcolor=INK)
-    words = (
-        "four joined points: the pose\nvectors 1 to 4 of one view\n\n○  vector 1, first view\n\n●  vector 1, last view"
-    )
-    key.text(0.32, 0.5, words, va="center", fontsize=9, color=INK, transform=key.transAxes)
+    key.text(0.32, 0.5, TRAJECTORY_KEY, va="center", fontsize=9, color=INK, transform=key.transAxes)
     return figure
 
 
-def draw_pose_change(change: PoseChange, labels: Sequence[str], along: str) -> "Figure":
+def draw_pose_change(change: PoseChange, labels: Sequence[str], along: str) -> Figure:
     """Draw distance, norm and cosine of the four pose vectors in twelve panels; each toy pale, the mean dark."""
     n_vectors = change.distance.shape[-1]
     figure, grid = new_axes(WIDTH, 6.2, 3, n_vectors, sharex=True, sharey="row")
@@ -151,14 +141,14 @@ def draw_pose_change(change: PoseChange, labels: Sequence[str], along: str) -> "
         row[0].set_ylabel(name, color=INK)
         low, high = np.quantile(values, (0.01, 0.99))  # without the outliers among single toys
         row[0].set_ylim(min(low, values.mean(0).min()) - 0.04 * (high - low), high + 0.04 * (high - low))
-    for c in range(n_vectors):
-        set_title(grid[0][c], f"vector {c + 1}")
-        grid[-1][c].set_xticks(x[::every], labels[::every])
-        grid[-1][c].set_xlabel(along)
+    for c, (top, bottom) in enumerate(zip(grid[0], grid[-1], strict=True), 1):
+        set_title(top, f"vector {c}")
+        bottom.set_xticks(x[::every], labels[::every])
+        bottom.set_xlabel(along)
     return figure
 
 
-def draw_turn_distance(curves: Sequence[tuple[str, str, np.ndarray]]) -> "Figure":
+def draw_turn_distance(curves: Sequence[tuple[str, str, np.ndarray]]) -> Figure:
     """Draw the distance between views by the angle between them; a curve is a name, a colour and `[turns, 9]`."""
     figure, ((axes,),) = new_axes(WIDTH * 0.7, 3.2)
     angle = np.arange(20, 181, 20)
@@ -167,29 +157,28 @@ def draw_turn_distance(curves: Sequence[tuple[str, str, np.ndarray]]) -> "Figure
         low, high = np.quantile(values, (0.25, 0.75), axis=0)
         axes.fill_between(angle, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(angle, values.mean(0), color=colour, linewidth=1.6, marker="o", markersize=4, label=name)
-    axes.legend(frameon=False, fontsize=9.5, labelcolor="linecolor")
+    axes.legend(**LEGEND, labelcolor="linecolor")
     axes.set_xticks(angle, [f"{value}°" for value in angle])
     axes.set_xlabel("angle between two views of a turn", loc="left")
     set_title(axes, "Distance between views of a toy, over its mean")
     return figure
 
 
-def draw_learning(tasks: Sequence[LearningCurves]) -> "Figure":
+def draw_learning(tasks: Sequence[LearningCurves]) -> Figure:
     """Draw loss above accuracy, a column for each task, with bands of one standard deviation."""
-    figure, (losses, accuracies) = new_axes(0.3 + 2.9 * len(tasks), 4.6, 2, len(tasks), sharex="col")
-    for task, top, bottom in zip(tasks, losses, accuracies, strict=True):
-        plot_curve(top, Curve("loss", BLUE, task.epoch, task.loss, task.loss_sd))
-        plot_curve(bottom, Curve("accuracy", BLUE, task.epoch, task.accuracy, task.accuracy_sd), percent=True)
+    figure, grid = new_axes(0.3 + 2.9 * len(tasks), 4.6, 2, len(tasks), sharex="col")
+    for row, column in zip(grid, ("loss", "accuracy"), strict=True):
+        row[0].set_ylabel(column)
+        for axes, task in zip(row, tasks, strict=True):
+            plot_log(axes, task.log, column, BLUE)
+    for task, top, bottom in zip(tasks, *grid, strict=True):
         set_title(top, f"{task.name}\n{task.over}")
         bottom.set_xlabel("epoch")
         bottom.locator_params(axis="x", nbins=6, integer=True)
-        bottom.yaxis.set_major_formatter(format_percent)
-    losses[0].set_ylabel("loss")
-    accuracies[0].set_ylabel("accuracy")
     return figure
 
 
-def draw_samples(toys: Sequence[tuple[str, np.ndarray]], labels: Sequence[str]) -> "Figure":
+def draw_samples(toys: Sequence[tuple[str, np.ndarray]], labels: Sequence[str]) -> Figure:
     """Draw stereo pairs `[s, 2, m, m]` of each toy in two rows, left above right; large ones at half their size."""
     rows = []
     for name, images in toys:
@@ -207,11 +196,3 @@ def space_labels(heights: Sequence[float], gap: float) -> list[float]:
         moved.append(max(height, moved[-1] + gap) if moved else height)
     shift = (sum(heights) - sum(moved)) / max(len(moved), 1)
     return [height + shift for height in moved]
-
-
-def _label_point(
-    axes: "Axes", words: str, place: tuple[float, float], colour: str, side: int = 1, **style: Any
-) -> None:
-    """Write words to the right of a point, or to its left with side -1."""
-    style |= {"xytext": (8 * side, 0), "ha": "left" if side > 0 else "right"}
-    axes.annotate(words, place, textcoords="offset points", va="center", fontsize=9, color=colour, **style)

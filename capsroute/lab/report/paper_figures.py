@@ -6,27 +6,25 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from lightning.fabric import Fabric
+from matplotlib.figure import Figure
 
 from ...pretrained import HOME
 from ..analysis import poses, records
 from ..atomic_files import write_atomically
-from ..data import CATEGORIES, Pairs
+from ..data import CATEGORIES, Pairs, toys
 from ..progress import progress_bar
 from ..training.config import Config, SettingError
 from ..training.environment import Environment, describe_environment, package_version
 from ..training.runs import RunFolder
 from ..training.vision import Vision, VisionConfig
 from . import paper_charts as charts
-from .charts import BLUE, FAINT, encode_figure
+from .charts import BLUE, FAINT, Log, encode_figure
 from .paper_charts import LearningCurves
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLES = {
     "smallnorb": "smallNORB",
@@ -70,23 +68,22 @@ def write_figures(
     paths = []
     with progress_bar("drawing", 10) as advance:
         for stem, figure in draw_all(pairs, mu, learned, facts):
+            png = encode_figure(figure, "LA") if stem == "samples" else encode_figure(figure, dpi=DPI)
             paths.append(out / f"{stem}.png")
-            write_atomically(
-                paths[-1], encode_figure(figure, "LA") if stem == "samples" else encode_figure(figure, dpi=DPI)
-            )
+            write_atomically(paths[-1], png)
             advance(1)
     captions = write_captions(facts)
-    versions = {package: package_version(package) for package in ("matplotlib", "scikit-learn")}
-    seconds = {
-        "seconds": round(time.monotonic() - clock, 1),
-        "processor seconds": round(time.process_time() - processor, 1),
-    }
     record = {
         "weights": name,
         "data": "test split of " + ("smallNORB" if config.data == "smallnorb" else f"toys of seed {config.toys_seed}"),
         **facts,
         "figures": {path.stem: captions[path.stem] for path in paths},
-        "made": describe_environment(Environment(), fabric.device, note) | versions | seconds,
+        "made": {
+            **describe_environment(Environment(), fabric.device, note),
+            **{package: package_version(package) for package in ("matplotlib", "scikit-learn")},
+            "seconds": round(time.monotonic() - clock, 1),
+            "processor seconds": round(time.process_time() - processor, 1),
+        },
     }
     paths.append(out / "figures.json")
     write_atomically(paths[-1], (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
@@ -108,33 +105,32 @@ def load_views(task: Vision) -> Pairs:
     if config.data == "smallnorb":
         pairs = task.pairs("test")
         return pairs.take(poses.select_views(pairs.category, pairs.info))
-    from ..data import toys
-
     category, info = toys.make_labels("test")
-    rows = poses.select_views(category, info)
+    rows = poses.select_views(category, info)  # ordered by toy
     category, info = category[rows], info[rows]
-    names = np.unique(np.stack([category, info[:, 0]], 1), axis=0).tolist()
+    _, starts = np.unique(np.stack([category, info[:, 0]]), axis=1, return_index=True)
 
-    def render(name: list[int]) -> np.ndarray:
-        kind, instance = name
-        _, elevation, azimuth, light = info[(category == kind) & (info[:, 0] == instance)].T
+    def render(views: np.ndarray) -> np.ndarray:
+        (instance, *_), elevation, azimuth, light = info[views].T
         angles = (30.0 + 5 * elevation, 10.0 * azimuth)
-        images = toys.render(kind, instance, *angles, light, size=config.size, seed=config.toys_seed).numpy()
+        toy = (int(category[views[0]]), int(instance))
+        images = toys.render(*toy, *angles, light, size=config.size, seed=config.toys_seed).numpy()
         advance(1)
         return images
 
     n_threads = torch.get_num_threads()  # each thread renders toys of its own, on one core
     try:
         pool = ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,))
-        with progress_bar("rendering toys", len(names)) as advance, pool:
-            return Pairs(np.concatenate(list(pool.map(render, names))), category, info)
+        with progress_bar("rendering toys", len(starts)) as advance, pool:
+            images = pool.map(render, np.split(np.arange(len(rows)), starts[1:]))
+            return Pairs(np.concatenate(list(images)), category, info)
     finally:
         torch.set_num_threads(n_threads)
 
 
 def read_learning_curves(folder: Path) -> LearningCurves:
     """Read the curves of a run, or their mean over seeds: of validation, or else of training."""
-    if (folder / "curves.csv").exists():
+    if (folder / "curves.csv").exists():  # a folder of results/
         config = json.loads((folder / "config.json").read_text())
         training, validation = (_read_table(folder / "curves.csv", split) for split in ("train", "validation"))
     else:
@@ -143,32 +139,31 @@ def read_learning_curves(folder: Path) -> LearningCurves:
         validation = [run.validation.read() for run in runs]
         training = [average_epochs(run.training.read()) for run in runs]
     unseen, seen = ("toys", "images") if "toys_seed" in config else ("sentences", "phrases")
-    tables, over = training, f"training, {'mixed-up ' if config['mixup'] else ''}{seen}"
+    logs, over = training, f"training, {'mixed-up ' if config['mixup'] else ''}{seen}"
     if validation and all(validation):
-        tables, over = validation, f"held-out {unseen}"
-    if not all(tables):
+        logs, over = validation, f"held-out {unseen}"
+    if not all(logs):
         raise SettingError(f"{folder}: expected runs with logs, some have none")
-    n = min(len(table["epoch"]) for table in tables)  # a run that has not finished has fewer rows
-    stacked = {name: np.stack([table[name][:n] for table in tables]) for name in tables[0]}
-    several = len(tables) > 1
-    columns = {}
-    for name in ("loss", "accuracy"):
-        columns[name] = stacked[name].mean(0)
-        columns[f"{name}_sd"] = stacked[name].std(0, ddof=1) if several else stacked[f"{name}_sd"][0]
-    spread_over = f"{len(tables)} seeds" if several else f"batches of {config['batch_size']}"
     title = TITLES.get(config["experiment"], str(config["experiment"]))
-    return LearningCurves(title, over, spread_over, stacked["epoch"][0], **columns)
+    if len(logs) == 1:
+        return LearningCurves(title, over, f"batches of {config['batch_size']}", logs[0])
+    n = min(len(log["epoch"]) for log in logs)  # a run that has not finished has fewer rows
+    mean: dict[str, np.ndarray] = {"epoch": logs[0]["epoch"][:n]}
+    for name in ("loss", "accuracy"):
+        values = [log[name][:n] for log in logs]
+        mean |= {name: np.mean(values, 0), f"{name}_sd": np.std(values, 0, ddof=1)}
+    return LearningCurves(title, over, f"{len(logs)} seeds", mean)
 
 
-def average_epochs(table: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def average_epochs(log: Log) -> Log:
     """Average a training log to a row for each complete epoch, if it has at least five."""
-    n = int(table["epoch"][-1]) if table else 0
+    n = int(log["epoch"][-1]) if log else 0
     if n < 5:
-        return table
-    rows = [(table["epoch"] > k) & (table["epoch"] <= k + 1) for k in range(n)]
+        return log
+    rows = [(log["epoch"] > k) & (log["epoch"] <= k + 1) for k in range(n)]
     averaged = {"epoch": np.arange(1.0, n + 1)}
     for name in ("loss", "accuracy"):
-        values, spread = table[name], table[f"{name}_sd"]
+        values, spread = log[name], log[f"{name}_sd"]
         averaged[name] = np.array([values[row].mean() for row in rows])
         # variance within the rows of the log and between them
         averaged[f"{name}_sd"] = np.array([np.sqrt((spread[row] ** 2).mean() + values[row].var()) for row in rows])
@@ -200,7 +195,7 @@ def summarise(pairs: Pairs, mu: np.ndarray, hit: np.ndarray, learned: Sequence[L
 
 def draw_all(
     pairs: Pairs, mu: np.ndarray, learned: Sequence[LearningCurves], facts: dict[str, Any]
-) -> Iterator[tuple[str, "Figure"]]:
+) -> Iterator[tuple[str, Figure]]:
     """Yield each figure with its name, and add the stress of the maps to the facts."""
     turns, climbs = poses.arrange_turns(pairs, mu), poses.arrange_climbs(pairs, mu)
     images = poses.arrange_turns(pairs, pairs.images)

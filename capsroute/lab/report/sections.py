@@ -2,22 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from ..analysis.accuracy import GroupAccuracy, confusion_matrix, softmax, wilson_interval
 from ..formatting import fact, flat, interval, percent, plain
+from ..training.runs import TRAINING, VALIDATION
 from . import charts
-from .charts import BLUE, ORANGE, Curve
-from .html import Html, Section, facts, figure, folded, image, join, page, panels, paragraph, table
+from .charts import BLUE, ORANGE, Log
+from .html import Html, Section, facts, folded, image, page, panels, paragraph, table
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Log = Mapping[str, np.ndarray]
-TRAINING = ("step", "epoch", "seconds", "lr", "beta1", "loss", "loss_sd", "accuracy", "accuracy_sd")
-VALIDATION = ("epoch", "step", "loss", "loss_sd", "accuracy", "accuracy_sd")
 NO_LOG = "The run ended before it logged anything."
 N_CREDITED = 3
 CREDIT = {
@@ -25,22 +21,20 @@ CREDIT = {
     "wrong": f"Wrong answers: up to {N_CREDITED}, those with the highest probability.",
 }
 
+Breakdown = Mapping[str, GroupAccuracy]
+"""Accuracy for each value of a factor, by the value's label."""
+
 
 class RunDetails(NamedTuple):
-    """What a report says of a run apart from its scores.
-
-    `training` and `validation` are columns of numbers named as in `TRAINING` and `VALIDATION`, a row for each window of
-    batches and for each epoch; `validation` is None where nothing was held out. `trained` and `held_out` describe the
-    training and the validation data, and `summary` adds to the facts at the top.
-    """
+    """What a report says of a run apart from its scores."""
 
     title: str
     config: Mapping[str, Any]
     versions: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    training: Log
-    validation: Log | None
-    trained: str = "on images with mixup and random crops"
+    summary: Mapping[str, Any]  # more facts for the top
+    training: Log  # a row for each window of batches
+    validation: Log | None  # a row for each epoch; None where nothing was held out
+    trained: str = "on images with mixup and random crops"  # what training data were
     held_out: str = "instances of the training set that were not trained on"
 
 
@@ -69,23 +63,14 @@ class Answers(NamedTuple):
         true, predicted = int(self.true[which]), int(self.probabilities[which].argmax())
         return self.names[true], self.names[predicted], f"{100 * self.probabilities[which, predicted]:.1f}%"
 
-    def worst(self, n: int) -> np.ndarray:
+    def worst(self, n: int) -> list[int]:
         """Return at most n wrong answers, those with the highest probability first."""
         wrong = np.flatnonzero(~self.hit)
-        return wrong[np.argsort(-self.probabilities.max(1)[wrong], kind="stable")[:n]]
+        return wrong[np.argsort(-self.probabilities.max(1)[wrong], kind="stable")[:n]].tolist()
 
     def credited(self) -> dict[str, list[int]]:
         """Return the samples whose credit is shown, see `CREDIT`."""
-        right = np.flatnonzero(self.hit)
-        return {"right": spread(right, N_CREDITED), "wrong": self.worst(N_CREDITED).tolist()}
-
-
-class Breakdown(NamedTuple):
-    """Accuracy for each value of a factor, and the labels of the values."""
-
-    name: str
-    rows: Sequence[GroupAccuracy]
-    labels: Sequence[str]
+        return {"right": spread(np.flatnonzero(self.hit), N_CREDITED), "wrong": self.worst(N_CREDITED)}
 
 
 class Album:
@@ -97,7 +82,7 @@ class Album:
             old.unlink()
         self.folder = folder
 
-    def add(self, name: str, picture: "Figure | bytes", alt: str, mode: str = "P") -> Html:
+    def add(self, name: str, picture: Figure | bytes, alt: str, mode: str = "P") -> Html:
         """Add a PNG file, or a chart to be encoded in Pillow's mode; only charts in mode `P` adapt to a dark page."""
         png = picture if isinstance(picture, bytes) else charts.encode_figure(picture, mode)
         (self.folder / f"{name}.png").write_bytes(png)
@@ -112,29 +97,24 @@ def write_page(
     note: str,
     make_sections: Callable[[Album], Sequence[Section]],
 ) -> Path:
-    """Write `folder/report.html` and `folder/report/*.png`, and return the page's path.
+    """Write `folder/report.html` and `folder/report/*.png` in place of earlier ones, and return the page's path.
 
-    Args:
-        folder: Created if missing; an earlier report in it is replaced.
-        details: What to say of the run.
-        answers: The test split.
-        intervals: Facts that follow the accuracy.
-        note: What the intervals cover.
-        make_sections: Returns the sections between the confusion matrix and the learning-rate schedule.
+    The intervals, and the note on what they cover, follow the accuracy; the sections made stand between the confusion
+    matrix and the learning-rate schedule.
     """
-    checked = details._replace(training=_check_log("training", details.training, TRAINING))
+    training = _check_log("training", details.training, TRAINING)
+    validation = None
     if details.validation is not None:
-        checked = checked._replace(validation=_check_log("validation", details.validation, VALIDATION))
-    album = Album(Path(folder) / "report")
+        validation = _check_log("validation", details.validation, VALIDATION)
+    album, path = Album(Path(folder) / "report"), Path(folder) / "report.html"
     sections = [
         _headline(answers, intervals, note, details.summary),
-        _learning_curves(checked, album),
+        _learning_curves(details._replace(training=training, validation=validation), album),
         _confusion(answers, album),
         *make_sections(album),
-        _schedule(checked.training, album),
+        _schedule(training, album),
         _settings(details),
     ]
-    path = Path(folder) / "report.html"
     # settings and texts may hold lone surrogates, which UTF-8 cannot encode
     path.write_text(page(details.title, sections, "Written by capsroute report."), encoding="utf-8", errors="replace")
     return path
@@ -183,23 +163,34 @@ def describe_mistakes(answers: Answers, n_shown: int, how: str = "") -> str:
     )
 
 
-def show_breakdowns(answers: Answers, found: Sequence[Breakdown], note: str, summary: str, album: Album) -> list[Html]:
+def show_breakdowns(
+    answers: Answers, found: Mapping[str, Breakdown], note: str, summary: str, album: Album
+) -> list[Html]:
     """Draw the accuracy by some factors on one common axis, and fold the numbers away under a summary."""
-    floor = charts.axis_floor([row for one in found for row in one.rows])
+    floor = charts.axis_floor([row for rows in found.values() for row in rows.values()])
     width = charts.THIRD if len(found) > 2 else charts.HALF
     pictures, tables = [], []
-    for name, rows, labels in found:
-        chart = charts.draw_accuracies(name.capitalize(), rows, labels, float(answers.hit.mean()), floor, width)
-        ends = (min(rows, key=lambda row: row.accuracy), max(rows, key=lambda row: row.accuracy))
-        low, high = (f"{percent(row.accuracy)} at {labels[rows.index(row)]}" for row in ends)
+    for name, rows in found.items():
+        chart = charts.draw_accuracies(name.capitalize(), rows, float(answers.hit.mean()), floor, width)
+        low, high = (f"{percent(rows[k].accuracy)} at {k}" for k in lowest_and_highest(rows))
         alt = f"Dot chart of accuracy by {name}: lowest {low}, highest {high}."
         pictures.append(album.add(name.replace(" ", "-"), chart, alt))
-        tables.append(_accuracy_table(f"By {name}", name, labels, rows, answers.samples))
+        headers = [name, answers.samples, "right", "accuracy", "95% interval"]
+        cells = (
+            (label, f"{r.total:,}", f"{r.right:,}", percent(r.accuracy), interval((r.low, r.high)))
+            for label, r in rows.items()
+        )
+        tables.append(table(f"By {name}", headers, cells))
     caption = (
         f"Accuracy at each value (dots) with 95% Wilson intervals (bars), and over all {answers.samples} (dashed). The "
         f"axis begins at {floor:g}%. {note}"
     )
-    return [figure(panels(pictures), caption), folded(summary, join(tables))]
+    return [panels(caption, *pictures), folded(summary, *tables)]
+
+
+def lowest_and_highest(rows: Breakdown) -> tuple[str, str]:
+    """Return the labels of the lowest and the highest accuracy."""
+    return min(rows, key=lambda label: rows[label].accuracy), max(rows, key=lambda label: rows[label].accuracy)
 
 
 def _headline(answers: Answers, intervals: Mapping[str, str], note: str, summary: Mapping[str, Any]) -> Section:
@@ -217,10 +208,9 @@ def _learning_curves(details: RunDetails, album: Album) -> Section:
     if not logs:
         return Section("Learning curves", [paragraph(NO_LOG)])
     pictures = []
-    for column, in_percent in (("loss", False), ("accuracy", True)):
-        curves = [Curve(name, colour, log["epoch"], log[column], log[f"{column}_sd"]) for name, colour, log in logs]
-        last = "; ".join(f"{curve.name} last {_last_value(curve, in_percent)}" for curve in curves)
-        chart = charts.draw_curves(column.capitalize(), curves, in_percent)
+    for column in ("loss", "accuracy"):
+        last = "; ".join(f"{name} last {_last_value(log, column)}" for name, _, log in logs)
+        chart = charts.draw_curves(column, logs)
         pictures.append(album.add(f"curves-{column}", chart, f"Line chart of {column} by epoch: {last}."))
     held_out = "Nothing was held out: all of the training set was trained on."
     if details.validation is not None:
@@ -230,13 +220,22 @@ def _learning_curves(details: RunDetails, album: Album) -> Section:
         f"the batches. Training is measured while the network learns, {details.trained}, so it may look worse than the "
         f"network is. {held_out}"
     )
-    parts = [figure(panels(pictures), caption)]
+    parts = [panels(caption, *pictures)]
     for name, _, log in logs:
-        finite = np.isfinite([log[column] for column in ("epoch", "loss", "accuracy")]).all(0)
+        finite = np.isfinite(log["epoch"]) & np.isfinite(log["loss"]) & np.isfinite(log["accuracy"])
         if not finite.all():
             bad = f"{(~finite).sum():,} of {len(finite):,} rows of the {name} log"
             parts.append(paragraph(f"Left out as not finite: {bad}."))
     return Section("Learning curves", parts)
+
+
+def _last_value(log: Log, column: str) -> str:
+    finite = np.flatnonzero(np.isfinite(log[column]))
+    if not len(finite):
+        return "no finite value"
+    mean, spread = (float(log[name][finite[-1]]) for name in (column, f"{column}_sd"))
+    form = percent if column == "accuracy" else "{:.3f}".format
+    return f"{form(mean)}, deviation {form(spread)}"
 
 
 def _schedule(training: Log, album: Album) -> Section:
@@ -250,7 +249,7 @@ def _schedule(training: Log, album: Album) -> Section:
         alt = f"Line chart of the {name[0].lower()}{name[1:]} by epoch, {ends}."
         chart = charts.draw_schedule(name, training["epoch"], training[column])
         pictures.append(album.add(f"schedule-{column}", chart, alt))
-    return Section(title, [figure(panels(pictures), "As logged; the axis marks the lowest and the highest value.")])
+    return Section(title, [panels("As logged; the axis marks the lowest and the highest value.", *pictures)])
 
 
 def _confusion(answers: Answers, album: Album) -> Section:
@@ -270,23 +269,7 @@ def _confusion(answers: Answers, album: Album) -> Section:
     headers = ["class", answers.samples, "right", "recall", "95% interval", "precision"]
     numbers = table("By class", headers, [_class_row(name, counts, k) for k, name in enumerate(names)])
     chart = album.add("confusion", charts.draw_confusion(counts, names), alt)
-    return Section("Confusion matrix", [figure(panels([chart]), caption), folded("Numbers by class", numbers)])
-
-
-def _settings(details: RunDetails) -> Section:
-    parts = []
-    for caption, values in (("Configuration", details.config), ("Versions and circumstances", details.versions)):
-        rows = [(name, plain(value)) for name, value in flat(values).items()]
-        parts.append(table(caption, ["name", "value"], rows, "settings"))
-    return Section("Configuration and versions", parts)
-
-
-def _accuracy_table(
-    caption: str, header: str, labels: Sequence[str], rows: Sequence[GroupAccuracy], samples: str
-) -> Html:
-    headers = [header, samples, "right", "accuracy", "95% interval"]
-    cells = [(f"{r.total:,}", f"{r.right:,}", percent(r.accuracy), interval((r.low, r.high))) for r in rows]
-    return table(caption, headers, [(label, *row) for label, row in zip(labels, cells, strict=True)])
+    return Section("Confusion matrix", [panels(caption, chart), folded("Numbers by class", numbers)])
 
 
 def _class_row(name: str, counts: np.ndarray, k: int) -> tuple[str, ...]:
@@ -295,12 +278,12 @@ def _class_row(name: str, counts: np.ndarray, k: int) -> tuple[str, ...]:
     return name, f"{total:,}", f"{right:,}", *recall, percent(right / predicted) if predicted else "none"
 
 
-def _last_value(curve: Curve, in_percent: bool) -> str:
-    finite = np.flatnonzero(np.isfinite(curve.mean))
-    if not len(finite):
-        return "no finite value"
-    mean, spread = float(curve.mean[finite[-1]]), float(curve.spread[finite[-1]])
-    return f"{percent(mean)}, deviation {percent(spread)}" if in_percent else f"{mean:.3f}, deviation {spread:.3f}"
+def _settings(details: RunDetails) -> Section:
+    parts = []
+    for caption, values in (("Configuration", details.config), ("Versions and circumstances", details.versions)):
+        rows = [(name, plain(value)) for name, value in flat(values).items()]
+        parts.append(table(caption, ["name", "value"], rows, "settings"))
+    return Section("Configuration and versions", parts)
 
 
 def _check_log(name: str, log: Log, columns: Sequence[str]) -> Log:

@@ -4,21 +4,21 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ...credit import for_class, text_credit
+from ...nets import SST
 from ..analysis.accuracy import accuracy_by_factor
+from ..encoders import Encoder
 from ..formatting import percent, readable
 from . import charts
-from .html import Html, Section, figure, folded, join, panels, paragraph, table, tinted_words
+from .html import Html, Section, folded, join, panels, paragraph, table, tinted_words
 from .sections import (
     CREDIT,
     Album,
     Answers,
-    Breakdown,
     RunDetails,
     describe_mistakes,
     make_answers,
@@ -26,10 +26,6 @@ from .sections import (
     spread,
     write_page,
 )
-
-if TYPE_CHECKING:
-    from ...nets import SST
-    from ..encoders import Encoder
 
 N_MISTAKES = 20
 N_SAMPLES = 3  # of each class
@@ -50,13 +46,13 @@ def write_text_report(
     texts: Sequence[str],
     label: np.ndarray,
     names: Sequence[str],
-    network: "SST | None" = None,
-    encoder: "Encoder | None" = None,
+    network: SST | None = None,
+    encoder: Encoder | None = None,
 ) -> Path:
-    """Write `folder/report.html` and its pictures, and return the page's path.
+    """Write `folder/report.html` and its pictures in place of an earlier report, and return the page's path.
 
     Args:
-        folder: Created if missing; an earlier report in it is replaced.
+        folder: Created if missing.
         details: What to say of the run.
         scores: Scores on the test split, before the softmax, `[n, k]`.
         texts: The sentences of the test split, from any origin: they are escaped.
@@ -71,7 +67,7 @@ def write_text_report(
     counts = np.bincount(answers.true)
     intervals = {
         "95% interval, sentences as independent trials": answers.interval,
-        f"always “{names[counts.argmax()]}”, the commonest": percent(counts.max() / len(answers.true)),
+        f"always “{names[int(counts.argmax())]}”, the commonest": percent(counts.max() / len(answers.true)),
     }
     note = (
         "The interval (Wilson) takes each sentence for an independent trial: it says how far the choice of test "
@@ -138,10 +134,10 @@ def _by_length_and_negation(answers: Answers, texts: Sequence[str], album: Album
     bins = [f"≤{ends[0]}", *bins, f"{ends[-1] + 1}+"] if ends else ["all"]
     by_length = accuracy_by_factor(answers.hit, np.searchsorted(ends, lengths))
     by_negation = accuracy_by_factor(answers.hit, negations)
-    found = [
-        Breakdown("number of words", by_length, [bins[row.value] for row in by_length]),
-        Breakdown("negation words", by_negation, [("0", "1", "2 or more")[row.value] for row in by_negation]),
-    ]
+    found = {
+        "number of words": {bins[row.value]: row for row in by_length},
+        "negation words": {("0", "1", "2 or more")[row.value]: row for row in by_negation},
+    }
     note = "Each sentence counts as one independent trial."
     if negations.any() and not negations.all():
         with_any, without = lengths[negations > 0].mean(), lengths[negations == 0].mean()
@@ -175,11 +171,11 @@ def _distances(answers: Answers, album: Album) -> Section:
     chart = album.add("steps", charts.draw_steps(counts, labels), f"Bar chart of distances from the true class: {alt}.")
     rows = [(label, f"{count:,}", share) for label, count, share in zip(labels, counts, shares, strict=True)]
     numbers = table("By distance", ["answer is", "sentences", "share"], rows)
-    return Section("How far off", [figure(panels([chart]), caption), folded("Numbers by distance", numbers)])
+    return Section("How far off", [panels(caption, chart), folded("Numbers by distance", numbers)])
 
 
 def _mistakes(answers: Answers, texts: Sequence[str]) -> Section:
-    worst = answers.worst(N_MISTAKES).tolist()
+    worst = answers.worst(N_MISTAKES)
     parts = [paragraph(describe_mistakes(answers, len(worst)))]
     return Section("Worst mistakes", parts + ([_answer_table("Mistakes", answers, texts, worst)] if worst else []))
 
@@ -193,7 +189,7 @@ def _samples(answers: Answers, texts: Sequence[str]) -> Section:
     return Section("Sample sentences", [paragraph(sentence), _answer_table("Samples", answers, texts, which)])
 
 
-def _credit(answers: Answers, texts: Sequence[str], network: "SST", encoder: "Encoder | None", album: Album) -> Section:
+def _credit(answers: Answers, texts: Sequence[str], network: SST, encoder: Encoder | None, album: Album) -> Section:
     """Show which tokens, at which depth, spoke for the predicted class."""
     if encoder is None:
         return Section("Credit", [paragraph("Left out, because the encoder that the network reads is not here.")])
@@ -215,7 +211,7 @@ def _credit(answers: Answers, texts: Sequence[str], network: "SST", encoder: "En
 
 
 def _credited_sentence(
-    answers: Answers, sentence: str, network: "SST", encoder: "Encoder", album: Album, name: str, which: int
+    answers: Answers, sentence: str, network: SST, encoder: Encoder, album: Album, name: str, which: int
 ) -> Html:
     """Show a sentence in colours, its answer, and its tokens by depth."""
     device, target = network.depth_emb.device, int(answers.predicted[which])
@@ -232,7 +228,7 @@ def _credited_sentence(
     alt = f"Heat map of {len(tokens)} tokens by {used.shape[1]} depths; “{best}” speaks most for {predicted}."
     picture = album.add(name, charts.draw_text_credit(tokens, used, net), alt)
     first = f", the first {charts.MAX_TOKENS} of {len(tokens)}" if len(tokens) > charts.MAX_TOKENS else ""
-    by_depth = folded("Tokens by depth", figure(panels([picture]), f"Tokens from top to bottom{first}."))
+    by_depth = folded("Tokens by depth", panels(f"Tokens from top to bottom{first}.", picture))
     words = tinted_words(split_spaces(sentence, tokens), by_token.tolist())
     return join([words, paragraph(f"{answer}."), by_depth])
 
