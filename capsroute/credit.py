@@ -5,10 +5,10 @@ routing; `...` batch. `docs/credit.md` derives these numbers and their sums.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .layers import Routing
 from .routing import Agreement, Step, resolve_agreement
@@ -22,7 +22,11 @@ SLICE_VOTES = 1 << 20  # numbers in the votes of a slice of inputs
 
 
 class Credit(NamedTuple):
-    """Credit of every input capsule, for every class: `use + ign` is the input's data, `net` sums to the score."""
+    """Credit of every input, for every class: `use + ign` is the input's data, `net` sums to the score.
+
+    The axis of the inputs `i` stands for parts, rows and columns in `image_credit`, and for tokens and hidden states in
+    `text_credit`, where padding has no credit.
+    """
 
     use: Tensor
     """Share of the input's data that the class used, `[..., i, k]`."""
@@ -32,6 +36,8 @@ class Credit(NamedTuple):
     """Benefit of the data used (`beta_use`) for the class's score, `[..., i, k]`."""
     cost: Tensor
     """Cost of the data ignored (`beta_ign`), `[..., i, k]`."""
+    scores: Tensor
+    """Class scores before the softmax, `[..., k]`."""
 
     @property
     def net(self) -> Tensor:
@@ -39,72 +45,51 @@ class Credit(NamedTuple):
         return self.benefit - self.cost
 
 
-class ImageCredit(NamedTuple):
-    """Credit of the parts that SmallNORB detects at each location, `[b, parts, rows, columns, k]` each."""
-
-    maps: Tensor
-    """Shares used."""
-    ign: Tensor
-    benefit: Tensor
-    cost: Tensor
-    scores: Tensor
-    """Class scores before the softmax, `[b, k]`."""
-
-    @property
-    def net(self) -> Tensor:
-        return self.benefit - self.cost
-
-
-class TextCredit(NamedTuple):
-    """Credit of every token's hidden states, `[b, n, depth, k]` each; all zero for padding."""
-
-    use: Tensor
-    ign: Tensor
-    benefit: Tensor
-    cost: Tensor
-    scores: Tensor
-    """Class scores before the softmax, `[b, k]`."""
-
-    @property
-    def net(self) -> Tensor:
-        return self.benefit - self.cost
-
-
 def credit(
-    layers: Sequence[Routing],
+    layers: Sequence[Routing] | nn.ModuleList,
     inputs: tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor],
     *,
     slice_votes: int = SLICE_VOTES,
 ) -> Credit:
     """Return the credit of the inputs of stacked routing layers, for the outputs of the last one.
 
+    Data is passed on from the inputs to the classes, and scores are passed back from the classes to the inputs.
+
     Args:
         layers: Routing layers, each of which gets the scores and the capsules of the one before.
         inputs: Inputs of the first: `a_inp [..., i]`, `mu_inp [..., i, c, d]`, and optionally a mask `[..., i]`.
         slice_votes: Numbers in the votes formed at once, which bounds memory.
     """
-    return _credit(_run_layers(layers, inputs), slice_votes)
+    *before, top = passes = _run_layers(layers, inputs)
+    use = passes[0].last.D_use  # [..., i, j]
+    data = use.sum(-1, keepdim=True)  # [..., i, 1], f(a_inp)
+    for layer in passes[1:]:
+        use = use @ layer.last.D_use
+    if before:
+        benefit, cost = _pass_back(before[-1], top, slice_votes)
+    else:
+        benefit, cost = top.beta_use * top.last.D_use, top.beta_ign * top.last.D_ign
+    for layer in reversed(before[:-1]):
+        shares = _input_shares(layer.last.D_use)
+        benefit, cost = shares @ benefit, shares @ cost
+    return Credit(use, data - use, benefit, cost, top.last.a)
 
 
 @torch.no_grad()
-def image_credit(net: "SmallNORB", images: Tensor) -> ImageCredit:
-    """Return the credit of the parts of stereo pairs `[b, 2, m, n]` in 0..1."""
-    a, mu = net.parts(images)
+def image_credit(net: "SmallNORB", images: Tensor) -> Credit:
+    """Return the credit of the parts of stereo pairs `[b, 2, m, n]` in 0..1, as `[b, parts, rows, columns, k]`."""
     grid = [(size - 2 * FIRST_CENTRE - 1) // STRIDE + 1 for size in images.shape[2:]]
-    found = []
-    for sample in zip(a, mu, strict=True):  # the votes of a batch would take much memory
-        passes = _run_layers(_routing_layers(net), sample)
-        found.append((*_credit(passes), passes[-1].last.a))
+    samples = zip(*net.parts(images), strict=True)  # one by one, for the votes of a batch would take much memory
+    found = [credit(net.routings, sample) for sample in samples]
     *shares, scores = map(torch.stack, zip(*found, strict=True))
-    return ImageCredit(*(t.unflatten(1, (-1, *grid)) for t in shares), scores=scores)
+    return Credit(*(t.unflatten(1, (-1, *grid)) for t in shares), scores=scores)
 
 
 @torch.no_grad()
-def text_credit(net: "SST", mask: Tensor, embs: Tensor) -> TextCredit:
-    """Return the credit of hidden states, with mask `[b, n]` and embs `[b, n, depth, d_emb]`."""
-    passes = _run_layers(_routing_layers(net), net.parts(mask, embs))
-    shares = (t.unflatten(1, embs.shape[1:3]) for t in _credit(passes))
-    return TextCredit(*shares, scores=passes[-1].last.a)
+def text_credit(net: "SST", mask: Tensor, embs: Tensor) -> Credit:
+    """Return the credit of hidden states, with mask `[b, n]` and embs `[b, n, depth, d_emb]`, as `[b, n, depth, k]`."""
+    *shares, scores = credit(net.routings, net.parts(mask, embs))
+    return Credit(*(t.unflatten(1, embs.shape[1:3]) for t in shares), scores=scores)
 
 
 def for_class(net: Tensor, scores: Tensor, which: Tensor | None = None) -> Tensor:
@@ -157,37 +142,20 @@ class _Pass(NamedTuple):
         return self.steps[-1]
 
 
-def _run_layers(layers: Sequence[Routing], inputs: Sequence[Tensor]) -> list[_Pass]:
+def _run_layers(layers: Sequence[Routing] | nn.ModuleList, inputs: Sequence[Tensor]) -> list[_Pass]:
     if not len(layers):
         raise ValueError("layers: expected at least one, got none")
     if len(inputs) not in (2, 3):
         raise ValueError(f"inputs: expected a_inp, mu_inp and perhaps a mask, got {len(inputs)} tensors")
     a, mu, mask = inputs if len(inputs) == 3 else (*inputs, None)
     passes = []
-    for layer in layers:
+    for layer in cast(Sequence[Routing], layers):
         arguments = layer.route_arguments(a, mu, mask=mask)
         del arguments["a_inp"]
         steps = layer.trace(a, mu, mask=mask)
         passes.append(_Pass(**arguments, agreement=resolve_agreement(layer.agreement), steps=steps))
         a, mu, mask = steps[-1].a, steps[-1].mu, None
     return passes
-
-
-def _credit(passes: Sequence[_Pass], slice_votes: int = SLICE_VOTES) -> Credit:
-    """Pass data on from the inputs to the classes, and scores back from the classes to the inputs."""
-    *before, top = passes
-    use = passes[0].last.D_use  # [..., i, j]
-    data = use.sum(-1, keepdim=True)  # [..., i, 1], f(a_inp)
-    for layer in passes[1:]:
-        use = use @ layer.last.D_use
-    if before:
-        benefit, cost = _pass_back(before[-1], top, slice_votes)
-    else:
-        benefit, cost = top.beta_use * top.last.D_use, top.beta_ign * top.last.D_ign
-    for layer in reversed(before[:-1]):
-        shares = _input_shares(layer.last.D_use)
-        benefit, cost = shares @ benefit, shares @ cost
-    return Credit(use, data - use, benefit, cost)
 
 
 def _pass_back(lower: _Pass, upper: _Pass, slice_votes: int) -> tuple[Tensor, Tensor]:
@@ -244,7 +212,3 @@ def _interpolation(n_pixels: int, n_locations: int) -> Tensor:
     """Return the weight of each location in each pixel, `[pixels, locations]`; constant beyond the outermost."""
     position = ((torch.arange(n_pixels) - FIRST_CENTRE) / STRIDE).clamp(0, n_locations - 1)  # [pixels]
     return (1 - (position[:, None] - torch.arange(n_locations)).abs()).clamp(min=0)
-
-
-def _routing_layers(net: "SmallNORB | SST") -> list[Routing]:
-    return [layer for layer in net.routings if isinstance(layer, Routing)]

@@ -77,7 +77,7 @@ class Routing(nn.Module):
     def forward(
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
     ) -> Capsules:
-        """Route.
+        """Route input capsules to output capsules.
 
         Args:
             a_inp: Input scores before the logistic function, `[..., n_inp]`.
@@ -87,8 +87,8 @@ class Routing(nn.Module):
                 see them, values of the mask are not checked, and all but 0 count as 1.
             n_out: Number of outputs, only where the layer leaves it open; by default that of the inputs.
         """
-        arguments = self.route_arguments(a_inp, mu_inp, mask=mask, n_out=n_out)
-        return route_capsules(**arguments, **self.settings, impl=self.impl)
+        tensors = self.route_arguments(a_inp, mu_inp, mask=mask, n_out=n_out)
+        return route_capsules(**tensors, **self.settings, impl=self.impl)
 
     def forward_packed(self, a_inp: Tensor, mu_inp: Tensor, offsets: Tensor, *, n_out: int | None = None) -> Capsules:
         """Route samples of different sizes, each by itself, without padding them to the largest.
@@ -104,13 +104,12 @@ class Routing(nn.Module):
             raise ValueError(f"n_inp: expected a layer that leaves it open, this one fixes it at {self.n_inp}")
         if self.n_out is None and n_out is None:
             raise ValueError("n_out: expected a number for all samples, which differ in their number of inputs")
-        for name, t, rank in (("mu_inp", mu_inp, 3), ("a_inp", a_inp, 1)):
-            if not isinstance(t, Tensor) or t.ndim != rank or len(t) != len(mu_inp):
-                axes = "[total]" if rank == 1 else "[total, d_cov, d_inp]"
+        for name, t, axes in (("mu_inp", mu_inp, "[total, d_cov, d_inp]"), ("a_inp", a_inp, "[total]")):
+            if not isinstance(t, Tensor) or t.ndim != axes.count(",") + 1 or len(t) != len(mu_inp):
                 got = f"shape {list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
                 raise ValueError(f"{name}: expected {axes}, got {got}")
-        arguments = self.route_arguments(a_inp, mu_inp, n_out=n_out)
-        return route_packed_capsules(**arguments, offsets=offsets, **self.settings, impl=self.impl)
+        tensors = self.route_arguments(a_inp, mu_inp, n_out=n_out)
+        return route_packed_capsules(**tensors, offsets=offsets, **self.settings, impl=self.impl)
 
     def trace(
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
@@ -133,11 +132,10 @@ class Routing(nn.Module):
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
     ) -> dict[str, Tensor]:
         """Return the tensors that `forward` calls `route` with: the inputs, checked and masked, and the parameters."""
-        for name, t, rank in (("a_inp", a_inp, 1), ("mu_inp", mu_inp, 3)):
+        for name, t, axes in (("a_inp", a_inp, "[..., n_inp]"), ("mu_inp", mu_inp, "[..., n_inp, d_cov, d_inp]")):
             if not isinstance(t, Tensor):
                 raise TypeError(f"{name}: expected a tensor, got {type(t).__name__}")
-            if t.ndim < rank:
-                axes = "[..., n_inp]" if rank == 1 else "[..., n_inp, d_cov, d_inp]"
+            if t.ndim < axes.count(","):
                 raise ValueError(f"{name}: expected {axes}, got shape {list(t.shape)}")
         n_inp, d_cov, d_inp = mu_inp.shape[-3:]
         expected = [n_inp if self.n_inp is None else self.n_inp, self.d_cov, self.d_inp]
@@ -149,8 +147,8 @@ class Routing(nn.Module):
             masked = ~check_mask(mask, a_inp)
             a_inp, mu_inp = a_inp.masked_fill(masked, -torch.inf), mu_inp.masked_fill(masked[..., None, None], 0.0)
         B = self.B if self.n_out is not None and n_out is None else self._spread_biases(n_inp, n_out)
-        params = {"W": self.W, "B": B, "beta_use": self.beta_use, "beta_ign": self.beta_ign}
-        return {"a_inp": a_inp, "mu_inp": mu_inp, **params}
+        betas = {"beta_use": self.beta_use, "beta_ign": self.beta_ign}
+        return {"a_inp": a_inp, "mu_inp": mu_inp, "W": self.W, "B": B, **betas}
 
     def _spread_biases(self, n_inp: int, n_out: int | None) -> Tensor:
         if self.n_out is not None:
@@ -183,6 +181,7 @@ def check_mask(mask: Tensor, a_inp: Tensor) -> Tensor:
 
 def check_values(mask: Tensor, valid: Tensor, expected: str) -> None:
     """Refuse a mask with other values, where they can be read without waiting for a GPU or breaking a graph."""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transforming()
+    tracing = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    traced = torch.compiler.is_compiling() or tracing or is_transforming()
     if mask.device.type == "cpu" and type(mask) is Tensor and not traced and not valid.all():
         raise ValueError(f"mask: expected {expected}, got {mask[~valid][0].item():g}")

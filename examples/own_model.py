@@ -68,7 +68,7 @@ with torch.no_grad():
     for k, record in enumerate(model.routing.trace(*capsules, mask=there), 1):  # R, D_use, D_ign, a, mu, sig2
         print(f"iteration {k}: a part's likeliest capsule gets {record.R.amax(-1)[there].mean():.2f} of it")
     found = credit([model.routing], (*capsules, there))
-    worth = for_class(found.net[..., :THINGS], found.net[..., :THINGS].sum(-2))  # [n, i]
+    worth = for_class(found.net[..., :THINGS], found.scores[..., :THINGS])  # [n, i]
 stray = (torch.arange(N_OWN + N_STRAY) >= N_OWN) & there
 print(f"credit of a part: {worth[there & ~stray].mean():+.2f}")
 print(f"credit of a stray part: {worth[stray].mean():+.2f}")

@@ -20,7 +20,7 @@ from capsroute.lab.errors import UserError
 from capsroute.lab.report.html import figure, tint
 from capsroute.layers import Routing
 
-VIEW = {"category": "car", "instance": 0, "azimuth": 20, "elevation": 50, "lighting": 0}
+VIEW = {"category": "car", "instance": 0, "azimuth": 20, "elevation": 50, "light": 1}
 TEXT = "a fine film with a dull plot"
 
 
@@ -52,7 +52,7 @@ def test_recognition_matches_network_and_credit(seen: vision.PairResult) -> None
     assert seen.winner == int(out.a.argmax()) == CATEGORIES.index("car")
     torch.testing.assert_close(seen.probabilities, out.a[0].softmax(0), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(seen.pose, out.mu[0, seen.winner], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(seen.heat, heat_maps(credit.maps, (96, 96))[0, seen.winner], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(seen.heat, heat_maps(credit.use, (96, 96))[0, seen.winner], rtol=1e-4, atol=1e-4)
 
 
 def test_shares_match_trace() -> None:
@@ -73,7 +73,7 @@ def test_shipped_turns_match_weights(seen: vision.PairResult) -> None:
     shipped = vision.load_turns()
     assert shipped.shape == (len(CATEGORIES), len(vision.INSTANCES), len(vision.AZIMUTHS), len(CATEGORIES), 4, 4)
     for k in (0, 13):  # azimuths: all would take seconds
-        image = toys.render("truck", vision.INSTANCES[4], vision.TURN_ELEVATION, 10 * k, vision.TURN_LIGHTING)
+        image = toys.render("truck", vision.INSTANCES[4], vision.TURN_ELEVATION, 10 * k, vision.TURN_LIGHT - 1)
         with torch.no_grad():
             mu = vision.load_network()(image / 255).mu[0]
         torch.testing.assert_close(shipped[CATEGORIES.index("truck"), 4, k], mu, rtol=2e-3, atol=2e-3)  # kept in half
@@ -83,13 +83,12 @@ def test_shipped_turns_match_weights(seen: vision.PairResult) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"category": "cat"}, {"instance": 4}, {"azimuth": 5}, {"elevation": 90}, {"lighting": 6}], ids=str
+    "wrong",
+    [{"category": "cat"}, {"instance": 4}, {"azimuth": 5}, {"azimuth": None}, {"elevation": 90}, {"light": 0}],
+    ids=str,
 )
 def test_unknown_toys_are_refused(wrong: dict) -> None:
-    with pytest.raises(UserError, match=f"{next(iter(wrong))}: expected one of"):
-        vision.recognise_toy(**(VIEW | wrong))
-    arguments = VIEW | wrong
-    assert 'role="alert"' in handlers.show_toy(*list(arguments.values())[:4], arguments["lighting"] + 1)
+    assert f'role="alert">{next(iter(wrong))}: expected one of' in handlers.show_toy(**VIEW | wrong)
 
 
 def test_uploads_match_rendered_pair(seen: vision.PairResult) -> None:
@@ -126,7 +125,6 @@ def test_image_two_images_wide_is_cut_in_two(width: int) -> None:
 
 def test_share_used_is_coloured_from_zero_to_one_hundred_per_cent() -> None:
     result = language.classify_text(TEXT)
-    assert result is not None
     html = handlers.show_sentence(TEXT, handlers.WINNER)
     table = html.partition("Tokens by depth: share used")[2].partition("<table>")[2].partition("</table>")[0]
     cells = re.findall(r'<td style="([^"]+)">(\d+)</td>', table)
@@ -167,7 +165,6 @@ def test_transparent_image_has_white_background() -> None:
 
 def test_text_result_matches_classifier() -> None:
     found = language.classify_text(TEXT)
-    assert found is not None
     (answer,) = language.load_classifier()([TEXT])
     assert found.names[found.winner] == answer.label
     assert found.probabilities.tolist() == pytest.approx(list(answer.probabilities.values()), abs=1e-5)

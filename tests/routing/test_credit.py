@@ -1,19 +1,15 @@
-"""Credit: its sums, what it says of cases made by hand, and the networks it is given for."""
-
-import sys
+"""Credit: its sums, cases made by hand, and the two networks."""
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-import capsroute.lab.analysis
+import capsroute
 import oracle
 from capsroute import Routing
-from capsroute.credit import FIRST, Credit, credit, for_class, heat_maps, image_credit, text_credit
-from capsroute.lab.data import toys
-from capsroute.lab.predict import TextClassifier
-from capsroute.nets import SmallNORB
+from capsroute.credit import FIRST_CENTRE, Credit, credit, for_class, heat_maps, image_credit, text_credit
+from capsroute.nets import SST, SmallNORB
 
 SIZE = 60  # pixels, for a grid of 4 x 4 locations
 
@@ -51,12 +47,12 @@ def check_sums(layers: list[Routing], found: Credit, a: Tensor, mu: Tensor, mask
 
 @pytest.mark.parametrize("n_layers", [1, 2, 3])
 @pytest.mark.parametrize("settings", [{}, {"tie_betas": True}, {"agreement": "kmeans"}, {"n_iters": 1}], ids=str)
-def test_sums_are_those_of_the_paper(n_layers: int, settings: dict) -> None:
+def test_sums_match_data_and_scores(n_layers: int, settings: dict) -> None:
     layers, (a, mu) = stack(n_layers, **settings), inputs(2, 3)
     check_sums(layers, credit(layers, (a, mu)), a, mu)
 
 
-def test_a_mask_removes_inputs_whatever_they_hold() -> None:
+def test_masked_inputs_get_no_credit() -> None:
     layers, (a, mu) = stack(2), inputs(2)
     mask = torch.tensor([True] * 5 + [False] * 4).expand(2, 9)
     a, mu = a.masked_fill(~mask, 1e30), mu.masked_fill(~mask[..., None, None], torch.nan)
@@ -67,7 +63,7 @@ def test_a_mask_removes_inputs_whatever_they_hold() -> None:
         torch.testing.assert_close(t[:, :5], getattr(credit(layers, (a[:, :5], mu[:, :5])), name))
 
 
-def test_scores_are_handed_out_even_where_nothing_is_used() -> None:
+def test_scores_are_shared_where_nothing_is_used() -> None:
     layers, (a, mu) = stack(2), inputs()
     with torch.no_grad():
         layers[0].beta_ign[0, 0] = 1e5  # the first output would have to pay too much
@@ -112,29 +108,27 @@ def slow() -> tuple[Credit, np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("place", range(3), ids=["use", "benefit", "cost"])
-def test_credit_is_that_of_the_slow_equations(
-    slow: tuple[Credit, np.ndarray, np.ndarray, np.ndarray], place: int
-) -> None:
+def test_credit_matches_loops(slow: tuple[Credit, np.ndarray, np.ndarray, np.ndarray], place: int) -> None:
     found, *by_hand = slow
     fast = (found.use, found.benefit, found.cost)[place]
     np.testing.assert_allclose(fast.detach().numpy(), by_hand[place], atol=1e-10)
 
 
-def test_slices_of_inputs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers, given = stack(2), inputs(2)
-    whole = credit(layers, given)
-    monkeypatch.setattr(sys.modules["capsroute.credit"], "AT_ONCE", 2 * 2 * 6 * 5 * 2 * 3)  # two at a time
-    for name, t in credit(layers, given)._asdict().items():
-        torch.testing.assert_close(t, getattr(whole, name), msg=name)
+def test_slices_change_nothing() -> None:
+    layers, arguments = stack(2), inputs(2)
+    expected = credit(layers, arguments)
+    two_at_a_time = 2 * 2 * 6 * 5 * 2 * 3
+    for name, t in credit(layers, arguments, slice_votes=two_at_a_time)._asdict().items():
+        torch.testing.assert_close(t, getattr(expected, name), msg=name)
 
 
-def test_inputs_that_vote_alike_get_credit_in_proportion_to_their_data() -> None:
+def test_equal_votes_get_credit_by_data() -> None:
     layers, (a, mu) = stack(2), inputs()
     net = credit(layers, (a, mu[:1].expand_as(mu))).net
     torch.testing.assert_close(net / torch.sigmoid(a)[:, None], (net / torch.sigmoid(a)[:, None])[:1].expand_as(net))
 
 
-def test_inputs_that_are_used_alike_get_credit_for_what_they_vote() -> None:
+def test_equal_shares_get_credit_by_vote() -> None:
     """With one capsule in between all inputs are shared alike, and what each is worth is left to its own vote."""
     layers = [Routing(2, 3, 3, n_out=1).double(), Routing(2, 3, 3, n_inp=1, n_out=4, eps=1.0).double()]
     torch.nn.init.normal_(layers[1].beta_use)
@@ -145,7 +139,7 @@ def test_inputs_that_are_used_alike_get_credit_for_what_they_vote() -> None:
     torch.testing.assert_close(by_class.sum(-1), torch.full((9,), 0.5 / 9).double())
 
 
-def test_odds_weigh_a_class_against_the_others() -> None:
+def test_for_class_is_derivative_of_log_odds() -> None:
     """The derivative of the logarithm of the odds, taken by torch."""
     scores, net = torch.randn(3, 4).double().requires_grad_(), torch.randn(3, 5, 4).double()
     which = torch.tensor([1, 0, 3])
@@ -155,58 +149,50 @@ def test_odds_weigh_a_class_against_the_others() -> None:
     torch.testing.assert_close(for_class(net, scores.detach()), for_class(net, scores.detach(), scores.argmax(-1)))
 
 
-def test_one_class_alone_has_no_others() -> None:
+def test_for_class_with_one_class() -> None:
     net = torch.randn(5, 1)
     assert torch.equal(for_class(net, torch.ones(1)), net[:, 0])
 
 
-def test_the_module_and_the_function_have_one_name() -> None:
-    assert callable(capsroute.credit)
-    assert sys.modules["capsroute.credit"].credit is credit
+def test_credit_is_exported() -> None:
+    assert capsroute.credit is credit
 
 
 @pytest.mark.parametrize(
     ("layers", "given", "message"),
     [([], inputs(), "layers: expected at least one"), (stack(1), inputs()[:1], "inputs: expected a_inp, mu_inp and")],
 )
-def test_wrong_arguments_are_named(layers: list[Routing], given: tuple, message: str) -> None:
+def test_wrong_arguments_are_refused(layers: list[Routing], given: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         credit(layers, given)
 
 
-@pytest.fixture(scope="module")
-def toy() -> tuple[SmallNORB, Tensor]:
-    network = capsroute.load("toys")
+def test_image_credit_sums_to_scores() -> None:
+    network, images = capsroute.load("toys"), torch.rand(2, 2, SIZE, SIZE)
     assert isinstance(network, SmallNORB)
-    images = [toys.render(category, 0, 45, 40, 1, size=SIZE)[0] for category in ("animal", "car")]
-    return network, torch.stack(images).float() / 255
-
-
-def test_images(toy: tuple[SmallNORB, Tensor]) -> None:
-    network, images = toy
     found = image_credit(network, images)
     with torch.no_grad():
         scores, (a, _) = network(images).a, network.parts(images)
-    assert found.maps.shape == (2, 64, 4, 4, 5)
+    assert found.use.shape == (2, 64, 4, 4, 5)
     torch.testing.assert_close(found.scores, scores, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found.net.sum((1, 2, 3)), found.scores, atol=1e-5, rtol=1e-5)
     data = torch.sigmoid(a).view(2, 64, 4, 4, 1)
-    torch.testing.assert_close(found.maps + found.ign, data.expand_as(found.maps), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.use + found.ign, data.expand_as(found.use), atol=1e-5, rtol=0)
 
 
-def test_heat_lies_where_locations_look() -> None:
+def test_heat_maps_peak_at_location_centres() -> None:
     maps = torch.zeros(1, 2, 3, 4, 2)
     maps[0, :, 1, 2, 1] = torch.tensor([0.25, 0.5])
     heat = heat_maps(maps, (45, 60))
     assert heat.shape == (1, 2, 45, 60)
     assert (heat[0, 0] == 0).all()
     row, column = divmod(int(heat[0, 1].argmax()), 60)
-    assert (row, column) == (FIRST + 8, FIRST + 16)
+    assert (row, column) == (FIRST_CENTRE + 8, FIRST_CENTRE + 16)
     assert heat[0, 1, row, column] == 0.75
     assert heat[0, 1, row + 4, column] == 0.375
 
 
-def test_the_middle_of_what_a_location_sees() -> None:
+def test_receptive_field_of_locations() -> None:
     """By what pixels move it: the first location sees the first 29, the one below it starts 8 lower."""
     network = SmallNORB(n_parts=2, n_channels=2).eval()
     images = torch.rand(1, 2, 37, 37, requires_grad=True)
@@ -215,21 +201,21 @@ def test_the_middle_of_what_a_location_sees() -> None:
         (moved,) = torch.autograd.grad(a[:, row, column].sum(), images, retain_graph=True)
         seen = moved.abs().sum((0, 1)).nonzero()
         assert seen.min(0).values.tolist() == list(first)
-        assert seen.max(0).values.tolist() == [first[0] + 2 * FIRST, first[1] + 2 * FIRST]
+        assert seen.max(0).values.tolist() == [first[0] + 2 * FIRST_CENTRE, first[1] + 2 * FIRST_CENTRE]
 
 
-def test_texts() -> None:
-    judge = TextClassifier("treebank")
-    texts = ["A good film .", "This is not at all a good film , but a bad one ."]
-    mask, embs = judge.encoder.encode(judge.encoder.tokenize(texts))
-    found = text_credit(judge.network, mask, embs)
+def test_text_credit_sums_to_scores() -> None:
+    network = capsroute.load("treebank")
+    assert isinstance(network, SST)
+    mask = torch.tensor([[1.0] * 4 + [0.0] * 5, [1.0] * 9])
+    embs = torch.randn(2, 9, *network.depth_emb.shape)
+    found = text_credit(network, mask, embs)
     with torch.no_grad():
-        scores = judge.network(mask, embs).a
+        scores = network(mask, embs).a
     assert found.use.shape == (*embs.shape[:3], 5)
     torch.testing.assert_close(found.scores, scores, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found.net.sum((1, 2)), scores, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found.use + found.ign, mask[:, :, None, None].expand_as(found.use), atol=1e-5, rtol=0)
     assert (found.net[mask == 0] == 0).all()
-    alone = text_credit(judge.network, *judge.encoder.encode(judge.encoder.tokenize(texts[:1])))
-    n = alone.use.shape[1]
-    torch.testing.assert_close(found.net[:1, :n], alone.net, atol=1e-4, rtol=1e-4)
+    alone = text_credit(network, mask[:1, :4], embs[:1, :4])
+    torch.testing.assert_close(found.net[:1, :4], alone.net, atol=1e-4, rtol=1e-4)
