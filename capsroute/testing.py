@@ -162,30 +162,19 @@ def perturb(inputs: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     return {name: t.double() * (1 + (2 * noise[name].to(t.device) - 1) * eps) for name, t in inputs.items()}
 
 
-def budget(exact: Result, plain: Sequence[Result], dtype: torch.dtype) -> dict[str, float]:
+def budget(exact: Result, others: Sequence[Result], dtype: torch.dtype) -> dict[str, float]:
     """Return how far from the float64 reference an implementation may be, by name of the result.
 
     That is twice as far as the reference itself in that dtype, on average over some orders of summation, plus one
-    rounding of the largest value.
+    rounding of the largest value. In float64 the reference has no better one to compare with: its largest distance from
+    itself for perturbed inputs stands for its error, and counts three times, once more for that of `exact`.
     """
-    eps = torch.finfo(dtype).eps
-    return {
-        name: 2 * sum(distance(p[name], t) for p in plain) / len(plain) + eps * distance(t, torch.zeros_like(t))
-        for name, t in exact.items()
-    }
-
-
-def float64_budget(exact: Result, perturbed: Sequence[Result]) -> dict[str, float]:
-    """Return the budget of an implementation in float64, where the reference has no better one to compare with.
-
-    Its largest distance from itself for perturbed inputs stands for its error, and counts three times: once more than
-    in other dtypes, for the reference is not exact either.
-    """
-    eps = torch.finfo(torch.float64).eps
-    return {
-        name: 3 * max(distance(p[name], t) for p in perturbed) + eps * distance(t, torch.zeros_like(t))
-        for name, t in exact.items()
-    }
+    budgets = {}
+    for name, t in exact.items():
+        distances = [distance(other[name], t) for other in others]
+        error = 3 * max(distances) if dtype == torch.float64 else 2 * sum(distances) / len(distances)
+        budgets[name] = error + torch.finfo(dtype).eps * distance(t, torch.zeros_like(t))
+    return budgets
 
 
 class Target(NamedTuple):
@@ -202,12 +191,10 @@ def make_targets(samples: Iterable[Mapping[str, Tensor]], dtype: torch.dtype, **
     for inputs in samples:
         exact, orders = run(inputs, "reference", dtype=torch.float64, **settings), random_orders(inputs)
         if dtype == torch.float64:
-            near = [run(perturb(inputs, k), "reference", order=order, **settings) for k, order in enumerate(orders)]
-            allowed = float64_budget(exact, near)
+            others = [run(perturb(inputs, k), "reference", order=order, **settings) for k, order in enumerate(orders)]
         else:
-            plain = [run(inputs, "reference", dtype=dtype, order=order, **settings) for order in orders]
-            allowed = budget(exact, plain, dtype)
-        targets.append(Target(inputs, exact, allowed))
+            others = [run(inputs, "reference", dtype=dtype, order=order, **settings) for order in orders]
+        targets.append(Target(inputs, exact, budget(exact, others, dtype)))
     return targets
 
 
