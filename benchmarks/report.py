@@ -83,7 +83,7 @@ def write_summary(rows: dict[str, list[Row]], origins: dict[str, dict[str, Any]]
             gains = [format_ratio(ratio(time, times[0])) for time in times[1:]]
             lines.append([sizes(fast), on, *gains, *(format_memory(row.peak_mib) for row in (fast, plain))])
     where = "; ".join(describe(origins[device]) for device in ("cuda", "cpu"))
-    header = ["batch×inputs → outputs", "on", "faster than plain", "than compiled", "memory", "plain"]
+    header = ["batch×inputs → outputs", "on", "speed vs plain", "vs compiled", "memory", "memory, plain"]
     return (
         markdown_table(header, lines, 2)
         + '\n\nForward and backward, against plain PyTorch (`impl="reference"`) and that under `torch.compile`. '
