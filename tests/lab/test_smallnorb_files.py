@@ -16,7 +16,8 @@ from PIL import Image
 
 from capsroute.lab.data import smallnorb
 from capsroute.lab.data.checks import DataError
-from capsroute.lab.data.smallnorb import ORIGINAL, READABLE, Matrix
+from capsroute.lab.data.files import ORIGINAL, READABLE
+from capsroute.lab.data.smallnorb import Matrix
 from http_server import Server, serve
 
 N = 20  # pairs in the small copies

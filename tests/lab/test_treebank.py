@@ -182,7 +182,9 @@ def test_sentences_of_version_are_fixed(many: dict[str, list[Tree]], split: str)
 
 def test_sentences_are_grammatical(many: dict[str, list[Tree]]) -> None:
     """As far as patterns can tell."""
-    singular, plural = (words.replace(" ", "|") for words in (f"{rules.WORKS} {rules.PARTS}", rules.PLURALS))
+    singular, plural = (
+        words.replace(" ", "|") for words in (f"{rules.WORDS['works']} {rules.WORDS['parts']}", rules.WORDS["plurals"])
+    )
     wrong = [
         rf"(?<!of this )\b({singular}) (are|do|have|lack|fail|avoid)\b",
         rf"\b({singular}) of this \w+ (are|do|have|lack|fail|avoid)\b",

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..errors import needs_extra
 from ..progress import progress_bar
-from .checks import DataError, write_error
+from .checks import DataError
+from .files import saving
 
 CHUNK = 1 << 16  # bytes
 TIMEOUT = (10.0, 30.0)  # seconds to connect, and between two packets
@@ -50,27 +51,27 @@ def download(
     except ImportError as error:
         raise needs_extra("pooch", "train") from error
 
+    registry, urls = {path.name: known_hash}, {path.name: url}
+    files: Any = pooch.create(path.parent, "", registry=registry, urls=urls, retry_if_failed=retries)
+    stream = partial(_stream, label=label or path.name, progress=progress, timeout=timeout)
+    by_hand = f"download {url} by other means and put it into {path.parent}"
     log = pooch.get_logger()
     level = log.level
     log.setLevel("ERROR")  # the progress bar says it all
-    by_hand = f"download {url} by other means and put it into {path.parent}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        registry, urls = {path.name: known_hash}, {path.name: url}
-        files: Any = pooch.create(path.parent, "", registry=registry, urls=urls, retry_if_failed=retries)
-        stream = partial(_stream, label=label or path.name, progress=progress, timeout=timeout)
-        return Path(files.fetch(path.name, downloader=stream))
-    except RequestException as error:
-        raise DataError(f"{url} cannot be downloaded: {_root_cause(error)}. Run again later, or {by_hand}.") from error
-    except ValueError as error:
-        raise DataError(
-            f"What came from {url} is not the published file: its {algorithm.upper()} is not {expected}. It was "
-            f"removed. If a proxy or login page answers in the server's place, use another network, or {by_hand}."
-        ) from error
-    except OSError as error:
-        raise write_error(path, error) from error
-    finally:
-        log.setLevel(level)
+    with saving(path):
+        try:
+            return Path(files.fetch(path.name, downloader=stream))
+        except RequestException as error:
+            while error.__context__:  # libraries wrap "connection refused" several times
+                error = error.__context__
+            raise DataError(f"{url} cannot be downloaded: {error}. Run again later, or {by_hand}.") from error
+        except ValueError as error:
+            raise DataError(
+                f"What came from {url} is not the published file: its {algorithm.upper()} is not {expected}. It was "
+                f"removed. If a proxy or login page answers in the server's place, use another network, or {by_hand}."
+            ) from error
+        finally:
+            log.setLevel(level)
 
 
 def _stream(url: str, output_file: str, _: Any, *, label: str, progress: bool, timeout: tuple[float, float]) -> None:
@@ -98,10 +99,3 @@ def _stream(url: str, output_file: str, _: Any, *, label: str, progress: bool, t
                     advance(len(chunk))
             except HTTPError as error:  # not a RequestException, which pooch tries again
                 raise requests.ConnectionError(error) from error
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """Return the innermost error: libraries wrap "connection refused" several times."""
-    while error.__context__:
-        error = error.__context__
-    return error

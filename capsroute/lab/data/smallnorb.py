@@ -12,28 +12,27 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..atomic_files import atomic_write
-from .checks import ORIGINAL, READABLE, DataError, FileState, check_all_original, check_split, read_error, write_error
+from .checks import DataError, check_split
 from .downloads import CHUNK, download, file_digest
+from .files import FileState, check_all_original, check_file, check_present, find_file, read_error, saving
 from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs
 
 BASE_URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
 FETCH = "capsroute data fetch smallnorb"
+ADVICE = f"Delete it and run `{FETCH}`, or copy it again from where you have it."
 MAGIC = {"u1": 0x1E3D4C55, "<i4": 0x1E3D4C54}
 POSES = {"elevation": range(9), "azimuth": range(0, 36, 2), "lighting": range(6)}  # or -1, unknown
 
 
-class CorruptFileError(Exception):
-    """Say what is wrong with a file's content, in words that follow its name."""
-
-
 class Matrix(NamedTuple):
-    """Content and checksums of one of the files."""
+    """Hold the content and checksums of one of the files."""
 
     name: str  # without .mat or .mat.gz
     split: str
@@ -52,24 +51,23 @@ class Matrix(NamedTuple):
         return self.n_header + math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-def _list_matrices() -> tuple[Matrix, ...]:
-    stems = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
-    shapes = {"dat": (24300, 2, 96, 96), "cat": (24300,), "info": (24300, 4)}
-    md5s = {
-        ("train", "dat"): ("66054832f9accfe74a0f4c36a75bc0a2", "8138a0902307b32dfa0025a36dfa45ec"),
-        ("train", "cat"): ("23c8b86101fbf0904a000b43d3ed2fd9", "fd5120d3f770ad57ebe620eb61a0b633"),
-        ("train", "info"): ("51dee1210a742582ff607dfd94e332e3", "19faee774120001fc7e17980d6960451"),
-        ("test", "dat"): ("e4ad715691ed5a3a5f138751a4ceb071", "e9920b7f7b2869a8f1a12e945b2c166c"),
-        ("test", "cat"): ("5aa791cd7e6016cf957ce9bdb93b8603", "fd5120d3f770ad57ebe620eb61a0b633"),
-        ("test", "info"): ("a9454f3864d7fd4bb3ea7fc3eb84924e", "7c5b871cc69dcadec1bf6a18141f5edc"),
-    }
-    return tuple(
-        Matrix(f"{stems[split]}-{part}", split, part, "u1" if part == "dat" else "<i4", shapes[part], md5_packed, md5)
-        for (split, part), (md5_packed, md5) in md5s.items()
-    )
-
-
-MATRICES = _list_matrices()
+STEMS = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
+PARTS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "dat": ("u1", (24300, 2, 96, 96)),
+    "cat": ("<i4", (24300,)),
+    "info": ("<i4", (24300, 4)),
+}
+MD5S = {
+    ("train", "dat"): ("66054832f9accfe74a0f4c36a75bc0a2", "8138a0902307b32dfa0025a36dfa45ec"),
+    ("train", "cat"): ("23c8b86101fbf0904a000b43d3ed2fd9", "fd5120d3f770ad57ebe620eb61a0b633"),
+    ("train", "info"): ("51dee1210a742582ff607dfd94e332e3", "19faee774120001fc7e17980d6960451"),
+    ("test", "dat"): ("e4ad715691ed5a3a5f138751a4ceb071", "e9920b7f7b2869a8f1a12e945b2c166c"),
+    ("test", "cat"): ("5aa791cd7e6016cf957ce9bdb93b8603", "fd5120d3f770ad57ebe620eb61a0b633"),
+    ("test", "info"): ("a9454f3864d7fd4bb3ea7fc3eb84924e", "7c5b871cc69dcadec1bf6a18141f5edc"),
+}
+MATRICES = tuple(
+    Matrix(f"{STEMS[split]}-{part}", split, part, *PARTS[part], *md5s) for (split, part), md5s in MD5S.items()
+)
 
 
 def load(folder: Path, split: str) -> Pairs:
@@ -84,16 +82,10 @@ def load(folder: Path, split: str) -> Pairs:
     """
     check_split(split, SPLITS)
     folder = Path(folder)
-    if not folder.is_dir():
-        raise DataError(f"There is no folder {folder}. Run `{FETCH}`, or name the folder that holds the files.")
-    matrices = [m for m in MATRICES if m.split == split]
-    missing = [f"{m.name}.mat.gz" for m in matrices if not find(folder, m)]
-    if missing:
-        raise DataError(
-            f"{folder} lacks {', '.join(missing)} (or the same without .gz). Run `{FETCH}`, or name the folder "
-            "that holds the files."
-        )
-    images, category, info = (_read_matrix(m, path) for m in matrices if (path := find(folder, m)))
+    found = {m: _find(folder, m) for m in MATRICES if m.split == split}
+    missing = ", ".join(f"{m.name}.mat.gz" for m, path in found.items() if not path)
+    check_present(folder, missing and f"{missing} (or the same without .gz)", FETCH)
+    images, category, info = (_read_matrix(m, path) for m, path in found.items() if path)
     return Pairs(images, category.astype(np.int64), info.astype(np.int64))
 
 
@@ -115,27 +107,15 @@ def fetch(folder: Path, *, progress: bool = True, url: str = BASE_URL) -> list[P
 
 def check(folder: Path) -> list[FileState]:
     """Read all six files and return the state of each; writes nothing."""
-    return [_check_file(Path(folder), m) for m in MATRICES]
+    return [check_file(m.name, _find(Path(folder), m), partial(_is_original, m)) for m in MATRICES]
 
 
-def find(folder: Path, m: Matrix) -> Path | None:
-    """Return the file of a matrix, the unpacked one if both are there."""
-    paths = [folder / f"{m.name}.mat", folder / f"{m.name}.mat.gz"]
-    return next((path for path in paths if path.is_file()), None)
+def _find(folder: Path, m: Matrix) -> Path | None:
+    return find_file(folder / f"{m.name}.mat", folder / f"{m.name}.mat.gz")
 
 
-def _check_file(folder: Path, m: Matrix) -> FileState:
-    path = find(folder, m)
-    if path is None:
-        return FileState(m.name, None, "missing")
-    try:
-        if path.suffix == ".gz" and file_digest(path, "md5") == m.md5_packed:
-            return FileState(m.name, path, ORIGINAL)
-        return FileState(m.name, path, ORIGINAL if _scan(m, path) == m.md5 else READABLE)
-    except CorruptFileError as error:
-        return FileState(m.name, path, f"corrupt: {error}")
-    except OSError as error:
-        return FileState(m.name, path, f"unreadable: {error.strerror or error}")
+def _is_original(m: Matrix, path: Path) -> bool:
+    return (path.suffix == ".gz" and file_digest(path, "md5") == m.md5_packed) or _scan(m, path) == m.md5
 
 
 def _scan(m: Matrix, path: Path, write: Callable[[bytes], object] = lambda chunk: None) -> str:
@@ -162,27 +142,33 @@ def _read_chunks(path: Path) -> Iterator[bytes]:
             while chunk := file.read(CHUNK):
                 yield chunk
     except EOFError as error:
-        raise CorruptFileError("it is cut short, its compressed data have no end") from error
+        raise DataError("it is cut short, its compressed data have no end") from error
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise CorruptFileError(f"it does not decompress ({error})") from error
+        raise DataError(f"it does not decompress ({error})") from error
 
 
 def _read_matrix(m: Matrix, path: Path) -> np.ndarray:
-    if path.suffix != ".gz":
-        packed = path.with_name(f"{path.name}.gz")
-        with _name_file(path, packed if packed.is_file() else None):
-            return _map_matrix(m, path)
-    target = _choose_unpacked(path)
+    """Memory-map a matrix after checking its header, size and, except of images, values."""
+    packed = path if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
+    if path == packed:
+        path = _unpack(m, packed)
+    again = f"Delete it: the next run unpacks it again from {packed}."
+    with _name_file(path, again if packed.is_file() else ADVICE):
+        with path.open("rb") as file:
+            head = file.read(m.n_header)
+        _check_header(m, head, path.stat().st_size)
+        array = np.memmap(path, m.dtype, mode="r", offset=m.n_header, shape=m.shape)
+        if m.part != "dat":
+            _check_values(m, array)
+    return array
+
+
+def _unpack(m: Matrix, packed: Path) -> Path:
+    target = _choose_unpacked(packed)
     if not target.is_file():
-        with _name_file(path):
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_write(target) as file:
-                    _scan(m, path, file.write)
-            except OSError as error:
-                raise read_error(path, error) if error.filename == str(path) else write_error(target, error) from error
-    with _name_file(target, path):
-        return _map_matrix(m, target)
+        with saving(target), atomic_write(target) as file, _name_file(packed, ADVICE):
+            _scan(m, packed, file.write)
+    return target
 
 
 def _choose_unpacked(packed: Path) -> Path:
@@ -197,43 +183,31 @@ def _choose_unpacked(packed: Path) -> Path:
 
 
 @contextmanager
-def _name_file(path: Path, packed: Path | None = None) -> Iterator[None]:
-    """Turn an error about a file's content into one that names the file and says what to do."""
+def _name_file(path: Path, advice: str) -> Iterator[None]:
+    """Turn an error about a file's content, or from opening it, into one that names the file and says what to do."""
     try:
         yield
-    except CorruptFileError as error:
-        advice = f"Delete it and run `{FETCH}`, or copy it again from where you have it."
-        if packed:
-            advice = f"Delete it: the next run unpacks it again from {packed}."
+    except DataError as error:
         raise DataError(f"{path} is corrupt: {error}. {advice}") from error
     except OSError as error:
+        if error.filename != str(path):  # it concerns a file that is being written
+            raise
         raise read_error(path, error) from error
-
-
-def _map_matrix(m: Matrix, path: Path) -> np.ndarray:
-    """Memory-map a file whose header, size and, except of images, values have been checked."""
-    with path.open("rb") as file:
-        head = file.read(m.n_header)
-    _check_header(m, head, path.stat().st_size)
-    array = np.memmap(path, m.dtype, mode="r", offset=m.n_header, shape=m.shape)
-    if m.part != "dat":
-        _check_values(m, array)
-    return array
 
 
 def _check_header(m: Matrix, head: bytes, n_bytes: int) -> None:
     if n_bytes < m.n_header:
-        raise CorruptFileError(f"it has {n_bytes:,} bytes, where {m.n_bytes:,} are expected")
+        raise DataError(f"it has {n_bytes:,} bytes, where {m.n_bytes:,} are expected")
     magic, ndim, *sizes = struct.unpack_from(f"<{m.n_header // 4}i", head)
     if magic != MAGIC[m.dtype]:
         kinds = {b"\x1f\x8b": ", but is still compressed (its name should end in .mat.gz)", b"<": ", but a web page"}
         what = next((words for start, words in kinds.items() if head.startswith(start)), "")
-        raise CorruptFileError(f"it is no matrix of {np.dtype(m.dtype)}{what}")
+        raise DataError(f"it is no matrix of {np.dtype(m.dtype)}{what}")
     if ndim != len(m.shape) or tuple(sizes[:ndim]) != m.shape:
-        raise CorruptFileError(f"its header says {ndim} axes of sizes {sizes}, where {list(m.shape)} are expected")
+        raise DataError(f"its header says {ndim} axes of sizes {sizes}, where {list(m.shape)} are expected")
     if n_bytes != m.n_bytes:
         size = f"more than {m.n_bytes:,} bytes" if n_bytes > m.n_bytes else f"{n_bytes:,} bytes"
-        raise CorruptFileError(f"it has {size}, where {m.n_bytes:,} are expected")
+        raise DataError(f"it has {size}, where {m.n_bytes:,} are expected")
 
 
 def _check_values(m: Matrix, values: np.ndarray) -> None:
@@ -244,4 +218,4 @@ def _check_values(m: Matrix, values: np.ndarray) -> None:
         wrong = ~np.isin(column, expected)
         if wrong.any():
             k = int(wrong.argmax())
-            raise CorruptFileError(f"the {name} of pair {k:,} is {column[k]}, where {list(expected)} are expected")
+            raise DataError(f"the {name} of pair {k:,} is {column[k]}, where {list(expected)} are expected")

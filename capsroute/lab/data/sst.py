@@ -7,11 +7,13 @@ import hashlib
 import io
 import zipfile
 import zlib
+from functools import partial
 from pathlib import Path
 
 from ..atomic_files import write_atomically
-from .checks import ORIGINAL, READABLE, DataError, FileState, check_all_original, check_split, read_error, write_error
+from .checks import DataError, check_split
 from .downloads import download, file_digest
+from .files import FileState, check_all_original, check_file, check_present, find_file, read_error, saving
 from .trees import Phrases, Tree, extract_phrases, parse_trees
 
 URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
@@ -43,12 +45,9 @@ def load(folder: Path, split: str, classes: int = 5) -> Phrases:
 def read(folder: Path, split: str) -> list[Tree]:
     """Return the trees of a split."""
     folder, name = Path(folder), FILES[split]
-    advice = f"Run `{FETCH}`, or name the folder that holds the files."
-    if not folder.is_dir():
-        raise DataError(f"There is no folder {folder}. {advice}")
-    path = find(folder, name)
-    if path is None:
-        raise DataError(f"{folder} lacks {name} (or {INSIDE}/{name}). {advice}")
+    path = _find(folder, name)
+    check_present(folder, "" if path else f"{name} (or {INSIDE}/{name})", FETCH)
+    assert path
     try:
         return parse_trees(_read_content(path, name), _describe(path, name))
     except OSError as error:
@@ -68,47 +67,37 @@ def fetch(folder: Path, *, progress: bool = True, url: str = URL) -> list[Path]:
     states = [s if s.path and s.path.suffix == ".txt" else s._replace(path=None) for s in check(folder)]
     check_all_original(states, FETCH)
     paths = []
-    for s in states:
-        if s.path is None:
+    for name, path, _ in states:
+        if path is None:
             archive = download(url, folder / ARCHIVE, f"sha256:{SHA256}", label="trees", progress=progress)
-            paths.append(_unpack(archive, s.name, folder / INSIDE / s.name))
-        else:
-            paths.append(s.path)
+            content = _read_content(archive, name)
+            parse_trees(content, _describe(archive, name))
+            path = folder / INSIDE / name  # names inside the archive are never used as paths
+            with saving(path):
+                write_atomically(path, content)
+        paths.append(path)
     return paths
 
 
 def check(folder: Path) -> list[FileState]:
     """Read all three files and return the state of each; writes nothing."""
-    return [_check_file(Path(folder), name) for name in FILES.values()]
+    folder = Path(folder)
+    return [check_file(name, _find(folder, name), partial(_is_original, folder, name)) for name in FILES.values()]
 
 
-def find(folder: Path, name: str) -> Path | None:
-    """Return the file to read for a split, the archive if there is no other."""
-    paths = [folder / name, folder / INSIDE / name, folder / ARCHIVE]
-    return next((path for path in paths if path.is_file()), None)
+def _find(folder: Path, name: str) -> Path | None:
+    return find_file(folder / name, folder / INSIDE / name, folder / ARCHIVE)
 
 
-def _check_file(folder: Path, name: str) -> FileState:
-    path = find(folder, name)
-    if path is None:
-        return FileState(name, None, "missing")
-    try:
-        content = _read_content(path, name)
-        if _is_original(folder / ARCHIVE, name, content):
-            return FileState(name, path, ORIGINAL)
-        parse_trees(content, name)
-        return FileState(name, path, READABLE)
-    except DataError as error:
-        return FileState(name, path, f"corrupt: {error}")
-    except OSError as error:
-        return FileState(name, path, f"unreadable: {error.strerror or error}")
-
-
-def _is_original(archive: Path, name: str, content: bytes) -> bool:
-    """Compare a file's content with its checksum, or with the same file in an original archive."""
+def _is_original(folder: Path, name: str, path: Path) -> bool:
+    """Compare a file's content with its checksum and with the same file in an original archive, or parse it."""
+    content, archive = _read_content(path, name), folder / ARCHIVE
     if hashlib.sha256(content).hexdigest() == SHA256_OF[name]:
         return True
-    return archive.is_file() and file_digest(archive, "sha256") == SHA256 and _read_content(archive, name) == content
+    if archive.is_file() and file_digest(archive, "sha256") == SHA256 and _read_content(archive, name) == content:
+        return True
+    parse_trees(content, name)
+    return False
 
 
 def _describe(path: Path, name: str) -> str:
@@ -117,12 +106,12 @@ def _describe(path: Path, name: str) -> str:
 
 def _read_content(path: Path, name: str) -> bytes:
     """Return the content of a text file, or of the file of that name inside an archive."""
+    where, limit = _describe(path, name), f"expected at most {MAX_BYTES:,} bytes"
     if path.suffix == ".txt":
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise DataError(f"{path}: expected at most {MAX_BYTES:,} bytes, got {size:,}")
+            raise DataError(f"{where}: {limit}, got {size:,}")
         return path.read_bytes()
-    where = _describe(path, name)
     try:
         with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive, archive.open(f"{INSIDE}/{name}") as member:
             content = member.read(MAX_BYTES + 1)  # whatever size the archive claims
@@ -132,17 +121,5 @@ def _read_content(path: Path, name: str) -> bytes:
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise DataError(f"{where}: expected a whole zip archive, got a damaged one ({error})") from error
     if len(content) > MAX_BYTES:
-        raise DataError(f"{where}: expected at most {MAX_BYTES:,} bytes, got more")
+        raise DataError(f"{where}: {limit}, got more")
     return content
-
-
-def _unpack(archive: Path, name: str, target: Path) -> Path:
-    """Write one file of the archive to `target`; names inside the archive are never used as paths."""
-    content = _read_content(archive, name)
-    parse_trees(content, _describe(archive, name))
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, content)
-    except OSError as error:
-        raise write_error(target, error) from error
-    return target

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..atomic_files import write_atomically
-from .checks import check_integer, check_split, write_error
+from .checks import check_integer, check_split
 from .downloads import file_digest
+from .files import saving
 from .reviews.grammar import Grammar, join_words, pick
 from .reviews.rules import label_bracket
 from .sst import FILES
@@ -102,15 +103,13 @@ def write_files(folder: Path, *, seed: int = 0, sizes: Sizes | tuple[int, int, i
     if _is_intact(sums):
         return target
     lines = []
-    try:
-        target.mkdir(parents=True, exist_ok=True)
+    with saving(target):
+        target.mkdir(exist_ok=True)
         for split, size in sizes._asdict().items():
             content = "".join(f"{tree}\n" for tree in generate_sentences(seed, split, size)).encode()
             write_atomically(target / FILES[split], content)
             lines.append(f"{hashlib.sha256(content).hexdigest()}  {FILES[split]}\n")
         write_atomically(sums, "".join(lines).encode())  # last, because it vouches for the others
-    except OSError as error:
-        raise write_error(target, error) from error
     return target
 
 

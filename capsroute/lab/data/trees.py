@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .checks import DataError, read_error
+from .checks import DataError
+from .files import read_error
 
 SENTIMENTS = ("very negative", "negative", "neutral", "positive", "very positive")
 POLARITIES = ("negative", "positive")

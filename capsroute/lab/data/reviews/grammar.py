@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from . import rules
-from .rules import ADJECTIVES, FEELINGS, GRADABLE, NOUNS, PARTS, PEOPLE, PLURALS, QUALITIES, VERBS, WORKS, Bracket
+from .rules import ADJECTIVES, FEELINGS, NOUNS, QUALITIES, VERBS, WORDS, Bracket
 
 T = TypeVar("T")
 VerbPhrase = tuple[str, list[Bracket]]  # a verb in its base form, and its complements
@@ -30,7 +30,7 @@ class Grammar:
         return pick(self.rng, options)
 
     def word(self, words: str) -> str:
-        every = _split(words)
+        every = words.split()
         word = self.draw(*([word for word in every if word not in self.used] or every))
         self.used.add(word)
         return word
@@ -52,7 +52,7 @@ class Grammar:
     def sentence(self, x: int, depth: int) -> Bracket:
         sentence = self.choose(
             (4, lambda: self.simple(x, depth)),
-            (0.5, lambda: phrase(phrase(self.draw(*rules.FILLERS)), ",", self.simple(x, depth))),
+            (0.5, lambda: phrase(phrase(self.draw(*WORDS["fillers"])), ",", self.simple(x, depth))),
             (1 if _joined_to(x) else 0, lambda: self.joined(x, depth)),
             (3 if depth else 0, lambda: self.contrasted(x, depth - 1)),
         )
@@ -117,15 +117,15 @@ class Grammar:
     def work(self) -> Bracket:
         self.film_named = True
         start = self.draw("the", "this", "it")
-        return start if start == "it" else phrase(start, self.word(WORKS))
+        return start if start == "it" else phrase(start, self.word(WORDS["works"]))
 
     def part(self, kind: str) -> Bracket:
-        noun = self.word(PARTS if kind == "part" else PLURALS)
+        noun = self.word(WORDS["parts"] if kind == "part" else WORDS["plurals"])
         if self.film_named:
             return phrase(self.draw("the", "its"), noun)
         if self.rng.random() < 0.4:
             self.film_named = True
-            return phrase(phrase("the", noun), "of this", self.word(WORKS))
+            return phrase(phrase("the", noun), "of this", self.word(WORDS["works"]))
         return phrase("the", noun)
 
     def predicate(self, x: int, depth: int, kind: str) -> Bracket:
@@ -172,7 +172,7 @@ class Grammar:
         )
 
     def fact(self) -> VerbPhrase:
-        verb, *rest = self.draw(*rules.FACTS).split()
+        verb, *rest = self.draw(*WORDS["facts"]).split()
         return verb, [*rest]
 
     def lacking(self, x: int) -> VerbPhrase:
@@ -199,26 +199,26 @@ class Grammar:
         return self.add_clause(phrase(someone, self.draw(*negations), thing))
 
     def people(self) -> Bracket:
-        return phrase(self.draw(*PEOPLE))
+        return phrase(self.draw(*WORDS["people"]))
 
     def thing(self, x: int) -> Bracket:
         """Name the film or a part of it; people without an opinion just see films."""
         if not self.film_named and (not x or self.rng.random() < 0.5):
             self.film_named = True
-            return phrase(self.draw("the", "this"), self.word(WORKS))
-        return phrase("the", self.word(f"{PARTS} {PLURALS}"))
+            return phrase(self.draw("the", "this"), self.word(WORDS["works"]))
+        return phrase("the", self.word(f"{WORDS['parts']} {WORDS['plurals']}"))
 
     def feature(self, x: int) -> Bracket:
         """Write a part or a quality of the film, with a definite article."""
         start = self.draw("the", "its") if self.film_named else "the"
         if x and self.rng.random() < 0.3:
             return phrase(start, self.word(QUALITIES[x]))
-        return phrase(start, phrase(self.adjective(x, 0), self.word(f"{PARTS} {PLURALS}")))
+        return phrase(start, phrase(self.adjective(x, 0), self.word(f"{WORDS['parts']} {WORDS['plurals']}")))
 
     def described(self, x: int) -> Bracket:
         """Write a part of the film, with an indefinite article."""
         if self.rng.random() < 0.5:
-            return phrase(self.adjective(x, 0), self.word(PLURALS))
+            return phrase(self.adjective(x, 0), self.word(WORDS["plurals"]))
         return _add_article(
             phrase(self.adjective(x, 0), self.word("plot story script cast ending opening premise finale"))
         )
@@ -230,28 +230,28 @@ class Grammar:
             (1, lambda: _add_article(phrase(self.adjective(x, depth, plain), self.word(films)))),
             (
                 1 if abs(x) == 2 else 0,
-                lambda: _add_article(phrase(self.word(rules.EMPHASES), self.word(NOUNS[x // 2]))),
+                lambda: _add_article(phrase(self.word(WORDS["emphases"]), self.word(NOUNS[x // 2]))),
             ),
         )
 
     def adjective(self, x: int, depth: int, plain: bool = False) -> Bracket:
         """Write an adjective with its adverbs; a `plain` one can be negated without ambiguity."""
         words, strong, mild = ADJECTIVES[x], abs(x) == 2, abs(x) == 1
-        intensifiers = "very really" if plain else rules.INTENSIFIERS["mild"]
+        intensifiers = "very really" if plain else WORDS["intensifiers"]["mild"]
         plain_options = [
             (4, lambda: self.word(words)),
             (3 if strong else 0, lambda: phrase(self.word(intensifiers), self.word(ADJECTIVES[x // 2]))),
-            (1 if x == -1 else 0, lambda: phrase("too", self.word(GRADABLE))),
+            (1 if x == -1 else 0, lambda: phrase("too", self.word(WORDS["gradable"]))),
         ]
         if plain:
             return self.choose(*plain_options)
-        softeners, extreme = rules.SOFTENERS, rules.INTENSIFIERS["extreme"]
+        softeners, extreme = WORDS["softeners"], WORDS["intensifiers"]["extreme"]
         return self.choose(
             *plain_options,
             (1 if strong else 0, lambda: phrase(self.word(extreme), self.word(words))),
             (1 if mild else 0, lambda: phrase(self.word(softeners["mild"]), self.word(words))),
             (2 if mild else 0, lambda: phrase(self.word(softeners["extreme"]), self.word(ADJECTIVES[2 * x]))),
-            (2 if x == 0 else 0, lambda: phrase(self.draw("very", "extremely"), self.word(GRADABLE))),
+            (2 if x == 0 else 0, lambda: phrase(self.draw("very", "extremely"), self.word(WORDS["gradable"]))),
             (1 if _joined_to(x) else 0, lambda: self.pair(_joined_to(x), "and")),
             (1 if depth and x else 0, lambda: self.pair(_contrasted_to(x, mild=True), "but")),
             (1 if depth and x in NEITHER else 0, lambda: phrase("neither", self.pair(NEITHER[x], "nor"))),
@@ -270,9 +270,6 @@ def phrase(*parts: Bracket) -> Bracket:
     """Nest parts from the last to the first; a string of several words is several parts."""
     *rest, last = [word for part in parts for word in (part.split() if isinstance(part, str) else [part])]
     return functools.reduce(lambda right, left: (left, right), reversed(rest), last)
-
-
-_split = functools.cache(str.split)
 
 
 def _add_article(part: Bracket) -> Bracket:

@@ -15,65 +15,20 @@ positive. `LEXICON` has those of words, others are neutral; that of a bracket fo
 So "not good" is -1, "not dull" 1, "not terrible" 0 and "not without charm" 1.
 """
 
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from ..trees import NEUTRAL, Node, Tree
 
 Bracket = str | tuple["Bracket", "Bracket"]
 
-ADJECTIVES = {
-    2: "brilliant superb wonderful magnificent outstanding dazzling exquisite sublime stunning perfect unforgettable",
-    1: "good funny clever charming engaging enjoyable amusing likeable fresh lively touching pleasant witty warm smart",
-    0: "ordinary long short slow quiet loud dark simple serious familiar modern traditional",
-    -1: "bad dull bland clumsy flat predictable tedious weak silly shallow forgettable stale messy confusing lifeless",
-    -2: "awful terrible dreadful horrible atrocious unbearable appalling abysmal wretched unwatchable insufferable",
-}
-NOUNS = {  # a film is a ...
-    2: "masterpiece triumph marvel",
-    1: "treat delight pleasure success",
-    -1: "disappointment bore mess misfire chore",
-    -2: "disaster travesty catastrophe abomination",
-}
-QUALITIES = {  # it has ...
-    2: "genius brilliance greatness",
-    1: "charm wit warmth energy heart style humour imagination grace suspense",
-    -1: "flaws padding nonsense clichés clutter",
-    -2: "idiocy incompetence misery",
-}
-VERBS = {  # it ...
-    2: "dazzle soar enthrall astonish",
-    1: "work succeed entertain amuse please impress",
-    -1: "drag stumble disappoint bore annoy falter",
-    -2: "stink infuriate disgust repel",
-}
-FEELINGS = {  # people ... it
-    2: {"love": "loved", "adore": "adored", "treasure": "treasured"},
-    1: {"enjoy": "enjoyed", "like": "liked", "admire": "admired"},
-    0: {"watch": "watched", "see": "saw", "discuss": "discussed", "finish": "finished"},
-    -1: {"dislike": "disliked", "regret": "regretted", "resent": "resented"},
-    -2: {"hate": "hated", "loathe": "loathed", "detest": "detested", "despise": "despised"},
-}
-FACTS = (
-    "run for two hours",
-    "open in Paris",
-    "take place in Berlin",
-    "follow a young detective",
-    "follow two sisters",
-    "begin with a wedding",
-    "end at a railway station",
-    "last ninety minutes",
+WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+ADJECTIVES, NOUNS, QUALITIES, VERBS, FEELINGS = (
+    {int(x): words for x, words in WORDS[kind].items()}
+    for kind in ("adjectives", "nouns", "qualities", "verbs", "feelings")
 )
-GRADABLE = "long short slow quiet loud dark simple serious familiar"
-WORKS = "film movie comedy drama thriller sequel remake documentary western musical"
-PARTS = "plot story script acting cast dialogue direction photography editing ending opening premise finale soundtrack"
-PLURALS = "performances jokes characters effects scenes actors costumes images"
-PEOPLE = ("I", "we", "most critics", "my friends", "many viewers")
-FILLERS = ("on the whole", "in the end", "of course", "to be fair", "this time", "as it happens")
-INTENSIFIERS = {"mild": "very really extremely truly deeply thoroughly", "extreme": "truly utterly absolutely simply"}
-SOFTENERS = {"mild": "rather somewhat mildly slightly fairly", "extreme": "almost nearly"}
-EMPHASES = "real total complete absolute"
-NEGATIONS = "not never hardly without nobody neither free lack lacks avoid avoids fail fails failed doubt doubts"
 
 
 def intensify(x: int) -> int:
@@ -102,12 +57,12 @@ def contrast(x: int, y: int) -> int:
 
 
 UNARY: dict[str, Callable[[int], int]] = {
-    **dict.fromkeys(" ".join([*INTENSIFIERS.values(), EMPHASES]).split(), intensify),
-    **dict.fromkeys(" ".join(SOFTENERS.values()).split(), soften),
     "too": exceed,
-    **dict.fromkeys(NEGATIONS.split(), negate),
+    **dict.fromkeys(" ".join([*WORDS["intensifiers"].values(), WORDS["emphases"]]).split(), intensify),
+    **dict.fromkeys(" ".join(WORDS["softeners"].values()).split(), soften),
+    **dict.fromkeys(WORDS["negations"].split(), negate),
 }
-MARKS = {  # the side of a contrast that the words after these are
+MARKS: dict[str, str] = {  # the side of a contrast that the words after these are
     **dict.fromkeys(("but", "yet"), "outweighs"),
     **dict.fromkeys(("although", "though", "while", "despite"), "conceded"),
 }
@@ -120,18 +75,14 @@ def inflect(verb: str) -> str:
     return irregular.get(verb, verb + ("es" if verb.endswith(("s", "sh", "ch")) else "s"))
 
 
-def _build_lexicon() -> dict[str, int]:
-    table = {word: x for kind in (ADJECTIVES, NOUNS, QUALITIES) for x, words in kind.items() for word in words.split()}
-    table |= {form: x for x, words in VERBS.items() for word in words.split() for form in (word, inflect(word))}
-    table |= {form: x for x, words in FEELINGS.items() for pair in words.items() for form in pair}
-    return table | dict.fromkeys(("lack", "lacks", "fail", "fails", "failed", "doubt", "doubts"), -1)
-
-
-LEXICON = _build_lexicon()
+LEXICON = {word: x for kind in (ADJECTIVES, NOUNS, QUALITIES) for x, words in kind.items() for word in words.split()}
+LEXICON |= {form: x for x, words in VERBS.items() for word in words.split() for form in (word, inflect(word))}
+LEXICON |= {form: x for x, verbs in FEELINGS.items() for pair in verbs.items() for form in pair}
+LEXICON |= dict.fromkeys(("lack", "lacks", "fail", "fails", "failed", "doubt", "doubts"), -1)
 
 
 class Meaning(NamedTuple):
-    """What the rules use of a part."""
+    """Hold what the rules use of a part."""
 
     sentiment: int
     depth: int = 0  # negations and contrasts inside
@@ -146,8 +97,7 @@ def compose(left: Bracket, a: Meaning, b: Meaning) -> Meaning:
             return b._replace(mark=MARKS[left])
         if left in TRANSPARENT:
             return b
-        if left in UNARY:
-            rule = UNARY[left]
+        if rule := UNARY.get(left):
             return Meaning(rule(b.sentiment), depth + (rule is negate))
     if a.mark == "conceded" or b.mark == "outweighs":
         return Meaning(contrast(a.sentiment, b.sentiment), depth + 1)
