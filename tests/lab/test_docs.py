@@ -6,7 +6,9 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,36 @@ def test_names_exist(page: Path) -> None:
     for name in re.findall(r"\bcapsroute(?:\.\w+)+", page.read_text()):
         if not name.endswith((".py", ".md")):
             resolve_name(name)
+
+
+def test_api_page_lists_what_exists() -> None:
+    text = (ROOT / "docs/api.md").read_text()
+    imports = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", text, re.MULTILINE)
+    sections = re.findall(r"^::: ([\w.]+)\n(?:    .*\n)*?(?:      members: \[(.*)\]|$)", text, re.MULTILINE)
+    assert len(sections) == text.count("::: ")
+    for name, members in [*imports, *sections]:
+        for member in re.findall(r"\w+", members):
+            assert hasattr(resolve_name(name), member), f"{name}.{member}"
+    documented = [resolve_name(name) for name, _ in sections]
+    for name, members in imports:
+        assert all(getattr(resolve_name(name), member) in documented for member in re.findall(r"\w+", members)), name
+
+
+def test_design_lists_files_that_exist() -> None:
+    folders: list[str] = []
+    tree = code_blocks(ROOT / "docs/design.md", "text")[0]
+    for indent, name in re.findall(r"^( *)([\w./]+) {2,}", tree, re.MULTILINE):
+        folders[len(indent) // 2 :] = [name]
+        assert ROOT.joinpath(*folders).exists(), folders
+    assert folders
+
+
+def test_design_names_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    section = (ROOT / "docs/design.md").read_text().partition("## Dependencies")[2].partition("\n## ")[0]
+    named = " ".join(re.findall(r"^\|[^|]*\| (\w[^|]+) \|", section, re.MULTILINE)[1:])  # without the header
+    assert set(re.findall(r"[\w-]+", named)) | {"capsroute"} == {re.split(r"[^\w-]", r)[0] for r in requirements}
 
 
 @pages
