@@ -11,11 +11,12 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from accuracy import assert_within_budget, relative_errors
-from capsroute import route
+from capsroute import Capsules, route
 from capsroute.routing.triton.grid import INTERPRETED, count_cores
 from capsroute.routing.triton.op import run_backward, run_forward
 from capsroute.routing.triton.sizes import LoopSettings, Sizes
-from capsroute.routing.triton.votes_host import VoteKernels, VoteTuning
+from capsroute.routing.triton.votes_host import VoteKernels
+from capsroute.routing.triton.votes_tiling import VoteTuning, votes_fit
 from capsroute.testing import SHAPES, Shape, make_inputs
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -25,10 +26,8 @@ LOOP = LoopSettings(2, True, 1e-5)
 DEFAULT = VoteTuning()
 SHARED = VoteTuning(sample_votes=0)
 """Programs share samples, however small."""
-PRODUCTS = VoteTuning(min_dot_inputs=1)
-"""Matrix products of however few inputs."""
-NARROW = VoteTuning(input_votes=4, input_votes_split_j=4, input_votes_few=4, dot_columns=4, max_j=4)
-"""Outputs in several tiles, components in several chunks."""
+NARROW = VoteTuning(input_votes=4, split_votes=8)
+"""Outputs in several tiles."""
 ROUNDING = 2**-23
 SMALL = Shape(2, 5, 3, 2, 3, 2)
 pytestmark = [
@@ -37,12 +36,12 @@ pytestmark = [
 ]
 
 
-def make_vote_inputs(shape: Shape, own: str = "", seed: int = 0) -> dict[str, Tensor]:
-    """Draw inputs; parameters named in `own` differ by input, those with a tilde before them not by output."""
+def make_vote_inputs(shape: Shape, own: str = "", seed: int = 0, kinds: int | None = None) -> dict[str, Tensor]:
+    """Draw inputs; parameters named in `own` differ by kind, those with a tilde before them not by output."""
     inputs = make_inputs(replace(shape, fixed_inp=True), seed, device=DEVICE)
     for name in PARAMS:
         inputs[name] = inputs[name][:, :1] if f"~{name}" in own else inputs[name]
-        inputs[name] = inputs[name] if name in own.replace("~", "") else inputs[name][:1]
+        inputs[name] = inputs[name][:kinds] if name in own.replace("~", "") else inputs[name][:1]
     return {name: t.detach().clone() for name, t in inputs.items()}
 
 
@@ -53,12 +52,12 @@ def make_weights(shape: Shape) -> list[Tensor]:
     return [torch.randn(size, generator=generator).to(DEVICE) for size in (scores, capsules, capsules)]
 
 
-def plan(s: Shape, tuning: VoteTuning, cores: int, loop: LoopSettings = LOOP, own: bool = False) -> VoteKernels:
-    """Plan for parameters that inputs share, or each input has its own."""
+def plan(s: Shape, tuning: VoteTuning = DEFAULT, own: bool = False) -> VoteKernels:
+    """Plan for parameters that inputs share, or each input has its own, and a GPU of 132 multiprocessors."""
     sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, packed=False)
     i, j = s.n_inp if own else 1, s.n_out
     shapes = ((i, j, s.d_inp, s.d_out), (i, j, s.d_cov, s.d_out), (i, j), (i, j))
-    return VoteKernels(loop, sizes, s.batch * s.n_inp, shapes, cores, tuning)
+    return VoteKernels(LOOP, sizes, s.batch * s.n_inp, shapes, 132, tuning)
 
 
 def run_kernels(
@@ -77,17 +76,22 @@ def run_kernels(
 def run_reference(
     inputs: dict[str, Tensor], s: Shape, loop: LoopSettings, offsets: Tensor | None, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Return outputs and gradients by name."""
-    inputs = {name: t.to(dtype).requires_grad_() for name, t in inputs.items()}
+    """Return outputs and gradients by name; every place of a kind gets the kind's parameters."""
+    leaves = [t.to(dtype).requires_grad_() for t in inputs.values()]
     settings: dict[str, Any] = {"n_iters": loop.n_iters, "agreement": "gaussian" if loop.gaussian else "kmeans"}
+
+    def route_sample(a_inp: Tensor, mu_inp: Tensor) -> Capsules:
+        n = a_inp.shape[-1]
+        params = [p if len(p) in (1, n) else p.repeat_interleave(n // len(p), 0) for p in leaves[2:]]
+        return route(a_inp, mu_inp, *params, **settings, impl="reference")
+
     if offsets is None:
-        outs = route(**inputs, **settings, impl="reference")
+        outs = route_sample(*leaves[:2])
     else:
         spans = [slice(*ends) for ends in offsets.unfold(0, 2, 1).tolist()]
-        samples = [inputs | {name: inputs[name][span] for name in ("a_inp", "mu_inp")} for span in spans]
-        routed = [route(**sample, **settings, impl="reference") for sample in samples]
+        routed = [route_sample(leaves[0][span], leaves[1][span]) for span in spans]
         outs = [torch.stack(parts) for parts in zip(*routed, strict=True)]
-    grads = torch.autograd.grad(tuple(outs), list(inputs.values()), [w.to(dtype) for w in make_weights(s)])
+    grads = torch.autograd.grad(tuple(outs), leaves, [w.to(dtype) for w in make_weights(s)])
     return dict(zip(RESULTS, (*(t.detach() for t in outs), *grads), strict=True))
 
 
@@ -106,11 +110,11 @@ def assert_close(
     )
 
 
-def draw_packed(s: Shape) -> Callable[[int], dict[str, Tensor]]:
+def draw_packed(s: Shape, own: str = "", kinds: int | None = None) -> Callable[[int], dict[str, Tensor]]:
     """Return a function that draws eight inputs of all samples."""
 
     def draw(seed: int) -> dict[str, Tensor]:
-        inputs = make_vote_inputs(replace(s, batch=1, n_inp=8), seed=seed)
+        inputs = make_vote_inputs(replace(s, batch=1, n_inp=8), own, seed, kinds)
         return inputs | {name: inputs[name][0] for name in ("a_inp", "mu_inp")}
 
     return draw
@@ -141,40 +145,26 @@ def test_more_samples_than_interpreted_programs(own: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("s", "tuning"),
-    [(replace(SMALL, batch=3), DEFAULT), (replace(SMALL, batch=3), SHARED), (Shape(3, 5, 3, 1, 17, 2), PRODUCTS)],
-    ids=["one program", "shared", "products"],
+    ("own", "kinds"),
+    [("W B beta_use beta_ign", 2), ("W beta_use", 5), ("~W B ~beta_ign", 3), ("beta_ign", 2)],
 )
-def test_packed_samples(s: Shape, tuning: VoteTuning) -> None:
+def test_places_share_parameters_of_their_kind(own: str, kinds: int, tuning: VoteTuning) -> None:
+    """Also if all kinds share other parameters."""
+    s = replace(SMALL, n_inp=3 * kinds)
+    assert_close(lambda seed: make_vote_inputs(s, own, seed, kinds), s, tuning=tuning)
+
+
+def test_packed_samples(tuning: VoteTuning) -> None:
     """Samples of 5, 0 and 3 inputs."""
+    s = replace(SMALL, batch=3)
     assert_close(draw_packed(s), s, offsets=torch.tensor([0, 5, 5, 8], device=DEVICE), tuning=tuning)
 
 
-@pytest.mark.parametrize(
-    ("s", "tuning", "own"),
-    [
-        (Shape(2, 20, 20, 1, 17, 2), VoteTuning(max_j=4, dot_columns_split_j=16, tile_votes=256), ""),
-        (Shape(1, 20, 20, 1, 16, 2), VoteTuning(max_j=4, dot_columns_split_j=32, tile_votes=512), "~W B"),
-        (Shape(2, 70, 16, 1, 17, 2), VoteTuning(), "B beta_use"),
-        (Shape(1, 9, 5, 2, 40, 3), VoteTuning(block_d=16, dot_columns=16, min_dot_inputs=1), ""),
-    ],
-    ids=["several tiles", "several tiles, one W", "one chunk, own biases", "several steps and chunks"],
-)
-def test_matrix_products(s: Shape, tuning: VoteTuning, own: str) -> None:
-    assert_close(lambda seed: make_vote_inputs(s, own, seed), s, tuning=tuning)
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_matrix_products_of_tiny_and_huge_capsules(scale: float) -> None:
-    """Beyond the range of float16, of which the products are made."""
-    s = Shape(2, 5, 3, 1, 17, 2)
-
-    def draw(seed: int) -> dict[str, Tensor]:
-        inputs = make_vote_inputs(s, seed=seed)
-        sizes = torch.tensor([1.0, scale, 1.0, scale, scale], device=DEVICE)
-        return inputs | {"mu_inp": inputs["mu_inp"] * sizes[:, None, None], "W": inputs["W"] / scale}
-
-    assert_close(draw, s, tuning=PRODUCTS)
+@pytest.mark.parametrize("own", ["W B beta_use beta_ign", "~W beta_ign"])
+def test_packed_samples_of_several_kinds(own: str, tuning: VoteTuning) -> None:
+    """Samples of two kinds at 1, 0 and 3 places."""
+    s, offsets = replace(SMALL, batch=3, n_inp=6), torch.tensor([0, 2, 2, 8], device=DEVICE)
+    assert_close(draw_packed(s, own, 2), s, offsets=offsets, tuning=tuning)
 
 
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
@@ -194,11 +184,10 @@ def test_close_votes_far_from_zero(tuning: VoteTuning, n_inp: int, agreement: st
 @pytest.mark.parametrize(
     ("s", "n_masked", "tuning"),
     [
-        (Shape(1, 150, 4, 1, 3, 4), 0, VoteTuning(input_votes=4, sample_votes=0, tile_votes=16)),
+        (Shape(1, 150, 4, 1, 3, 4), 0, NARROW._replace(tile_votes=16)),
         (Shape(1, 150, 4, 1, 3, 4), 90, SHARED._replace(tile_votes=32)),
-        (Shape(1, 150, 4, 1, 17, 2), 90, PRODUCTS._replace(tile_votes=256)),
     ],
-    ids=["many tiles and chunks", "masked, sums", "masked, products"],
+    ids=["many tiles", "masked"],
 )
 def test_many_close_votes_far_from_zero(s: Shape, n_masked: int, tuning: VoteTuning) -> None:
     """Tiles must measure distances from a centre among inputs with weight, and sum what they used in float64."""
@@ -225,7 +214,7 @@ def test_outlier_of_little_weight_is_no_centre() -> None:
 
 
 @pytest.mark.parametrize("own", ["", "~W"])
-def test_many_outputs_and_components(own: str) -> None:
+def test_many_outputs(own: str) -> None:
     s = Shape(1, 3, 5, 2, 2, 2)
     assert_close(lambda seed: make_vote_inputs(s, own, seed), s, loop=LOOP._replace(gaussian=False), tuning=NARROW)
 
@@ -274,7 +263,7 @@ def test_outputs_that_differ_by_score_alone(tuning: VoteTuning) -> None:
     assert_exact(inputs, s, LOOP._replace(gaussian=False), tuning, "mu")
 
 
-@pytest.mark.parametrize("tuning", [SHARED, NARROW._replace(max_j=128)], ids=["shared", "chunks"])
+@one_program_and_shared
 def test_gradients_common_to_all_outputs_cancel(tuning: VoteTuning) -> None:
     """One output has nearly all of every input, and all logits nearly the same gradient."""
     s = Shape(1, 700, 2, 1, 1, 1)
@@ -285,56 +274,57 @@ def test_gradients_common_to_all_outputs_cancel(tuning: VoteTuning) -> None:
     assert_exact(inputs, s, LOOP, tuning, "dbeta_use")
 
 
-def test_gradients_of_one_input_of_little_weight() -> None:
+@one_program_and_shared
+def test_gradients_of_one_input_of_little_weight(tuning: VoteTuning) -> None:
     """All outputs get the same votes, so that their gradients cancel but for a small rest."""
     s = Shape(1, 1, 36, 4, 2, 6)
     inputs = make_vote_inputs(s, "~W")
     inputs |= {"a_inp": torch.full_like(inputs["a_inp"], -60.0), "B": torch.zeros_like(inputs["B"])}
-    assert_exact(inputs, s, LOOP, DEFAULT, "dmu_inp", "dW")
-
-
-def test_few_inputs_are_not_multiplied_in_float16() -> None:
-    tiles = [plan(Shape(2, n, 5, 1, 64, 2), DEFAULT, 9).tile for n in (1, 63, 64)]
-    assert [tile.DOT for tile in tiles] == [False, False, True]
+    assert_exact(inputs, s, LOOP, tuning, "dmu_inp", "dW")
 
 
 @pytest.mark.parametrize(
-    ("s", "chunks", "split_j"),
+    ("s", "split_j"),
     [
-        (Shape(20, 5184, 64, 4, 4, 4), 1, False),
-        (Shape(20, 500, 200, 4, 4, 4), 1, False),
-        (Shape(20, 500, 300, 4, 4, 4), 1, True),
-        (Shape(20, 500, 100, 8, 8, 8), 2, False),
-        (Shape(20, 4, 64, 4, 4, 4), 8, False),
+        (Shape(20, 5184, 64, 4, 4, 4), False),
+        (Shape(20, 500, 200, 4, 4, 4), False),
+        (Shape(20, 500, 300, 4, 4, 4), True),
+        (Shape(20, 500, 100, 8, 8, 8), True),
     ],
-    ids=["64 outputs", "200 outputs", "too many outputs", "too many components", "few inputs"],
+    ids=["64 outputs", "200 outputs", "too many outputs", "too many components"],
 )
-def test_votes_that_fit_take_one_tile(s: Shape, chunks: int, split_j: bool) -> None:
-    """Chunks cost time, but are more exact for few inputs."""
-    tile = plan(s, DEFAULT, 132).tile
-    assert (chunks, split_j, s.n_inp == 4) == (tile.CHUNKS, tile.SPLIT_J, tile.FLOAT64_GRADS)
+def test_outputs_that_fit_take_one_tile(s: Shape, split_j: bool) -> None:
+    assert split_j == plan(s).tile.SPLIT_J
+
+
+@pytest.mark.parametrize(
+    ("capsule", "expected"), [((8, 16, 8), True), ((1, 8, 64), True), ((5, 4, 9), False), ((1, 17, 2), False)]
+)
+def test_large_capsules_do_not_fit(capsule: tuple[int, int, int], expected: bool) -> None:
+    assert votes_fit(Sizes(2, 9, 5, *capsule, packed=False)) == expected
 
 
 def test_tiles_do_not_depend_on_exact_sizes() -> None:
     """Or every new batch would compile for seconds."""
 
-    def tile(b: int, i: int, j: int) -> Any:
-        return plan(Shape(b, i, j, 1, 64, 2), DEFAULT, 132).tile
+    def tile(b: int, i: int, j: int, own: bool = False) -> Any:
+        return plan(Shape(b, i, j, 1, 16, 4), own=own).tile
 
-    assert tile(20, 888, 64) == tile(31, 900, 40)
-    assert tile(8, 1024, 3000) == tile(1, 64, 299)
+    assert tile(20, 888, 64) == tile(1, 65, 40)
+    assert tile(8, 1024, 3000) == tile(64, 12, 2000)
+    assert tile(8, 1025, 10, own=True) == tile(900, 9999, 12, own=True)
 
 
-@pytest.mark.parametrize("name", [name for name, s in SHAPES.items() if s.fixed_inp or s.d_inp > 16])
+@pytest.mark.parametrize("name", [name for name, s in SHAPES.items() if s.d_inp <= 16])
 def test_named_shapes_fill_a_gpu_in_bounded_memory(name: str) -> None:
-    """Of 132 multiprocessors; no workspace grows with inputs times outputs."""
+    """No workspace grows with inputs times outputs."""
     s = SHAPES[name]
-    kernels = plan(s, SHARED, 132, own=s.fixed_inp)
-    tile, sums, grads = kernels.tile, kernels.sums, kernels.grads
+    kernels = plan(s, SHARED, own=s.fixed_inp)
+    sums, grads = kernels.sums, kernels.grads
     assert s.batch * sums.slots * sums.j_tiles >= 100
     assert grads.groups * grads.slots * grads.slices >= 100
-    assert max(kernels.fwd_workspace.nbytes, kernels.bwd_workspace.nbytes) < 2**29
-    assert not tile.DOT or min(tile.BLOCK_I, tile.BLOCK_D, tile.BLOCK_J * tile.BLOCK_H) >= 16
+    layouts = kernels.fwd_workspace, kernels.bwd_workspace, kernels.partial_grads
+    assert sum(layout.nbytes for layout in layouts) < 2**29
 
 
 @pytest.mark.parametrize("name", ["smallnorb_2", "sst_2"])
@@ -342,7 +332,7 @@ def test_small_samples_take_one_program_while_gradients_fit(name: str) -> None:
     s = SHAPES[name]
 
     def tile(batch: int, tuning: VoteTuning = DEFAULT) -> Any:
-        return plan(replace(s, batch=batch), tuning, 132, own=True).tile
+        return plan(replace(s, batch=batch), tuning, own=True).tile
 
     found = tile(s.batch)
     assert found.ONE_PROGRAM

@@ -1,14 +1,16 @@
-"""What kernels of the vote form are given, and hand to each other.
+"""Tuples of pointers and sizes that the kernels of the vote form take and pass on.
 
-Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules; `v` is `c` and `h` together, `n` all inputs of
-all samples one after the other, `t` iterations.
+Axes: `b` samples, `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties, `v` c and h
+together, `n` the inputs of all samples, `t` iterations. Inputs come as `k` kinds at `p` places, `i = kind * p + place`;
+parameters have one row, or one for each kind. Distances `E` are votes less a mean; `D_E` and `D_EE` are sums over
+inputs of D_use times distances and times their squares.
 """
 
 from typing import Any, NamedTuple
 
 
 class Tile(NamedTuple):
-    """What a kernel is compiled for."""
+    """Constants that a kernel is compiled for."""
 
     C: int
     D: int
@@ -17,83 +19,56 @@ class Tile(NamedTuple):
     BLOCK_J: int
     BLOCK_C: int
     BLOCK_H: int
-    BLOCK_D: int  # of matrix products, else 1
-    PAD_D: int  # numbers of a capsule in memory, for these: whole steps
-    DOT: bool  # votes are matrix products
-    ONE_STEP: bool  # of one step: a tile's factors are loaded once
+    BLOCK_M: int  # outputs of a tile of models
+    BLOCK_S: int  # slots summed at a time
     SPLIT_J: bool  # outputs take more than one tile
-    ONE_PROGRAM: bool  # one tile has a whole sample
-    ONE_TILE: bool  # one tile has all that an input's gradients come from
-    CHUNKS: int  # of components; with one, a tile's votes are formed once
-    CENTRE_TILES: int  # tiles with weight among which programs look for a centre to count distances from
-    FLOAT64_GRADS: bool  # inputs, in several chunks: roundings do not even out, so gradients are float64
+    ONE_PROGRAM: bool  # one tile holds a sample, and one program routes it
+    FLOAT64_GRADS: bool  # few inputs, over which rounding errors of gradients do not average out
     PACKED: bool
     GAUSSIAN: bool
     EPS: float
-    W_I: bool  # each input has its own, likewise below
-    W_J: bool  # each output has its own
-    B_I: bool
-    USE_I: bool
+    W_K: bool  # each kind has its own W, as in the names below
+    W_J: bool  # each output has its own W
+    B_K: bool
+    USE_K: bool
     USE_J: bool
-    IGN_I: bool
+    IGN_K: bool
     IGN_J: bool
-    BETAS_I: bool  # either beta is each input's own
-    BLOCK_M: int  # outputs of a tile without inputs
-    BLOCK_V: int  # their components
-    BLOCK_S: int  # slots read together
+    BETAS_K: bool  # USE_K or IGN_K
 
 
 class RouteArgs(NamedTuple):
-    """Tensors that are routed, and the layer's parameters."""
+    """Inputs and parameters of a routing."""
 
     a: Any  # [n]
     x: Any  # [n, c, d]
     offsets: Any  # [b + 1]
-    W: Any  # [i|1, j|1, d, h]
-    B: Any  # [i|1, j, c, h]
-    use: Any  # [i|1, j|1]
-    ign: Any  # [i|1, j|1]
+    W: Any  # [k|1, j|1, d, h]
+    B: Any  # [k|1, j, c, h]
+    use: Any  # [k|1, j|1]
+    ign: Any  # [k|1, j|1]
 
 
-class Halves(NamedTuple):
-    """What is made of these, where votes are matrix products."""
-
-    f: Any  # f(a), [n]
-    x: Any  # as pairs of half precision, [n, c, 2, PAD]
-    x_unit: Any  # what these are counted in, [n, c]
-    W: Any  # [h, j|1, 2, PAD]
-    W_unit: Any  # [h, j|1]
-
-
-class InputPtrs(NamedTuple):
-    """What is routed, its pairs, and sizes."""
+class Args(NamedTuple):
+    """Fields of `RouteArgs`, and lengths of axes; a packed sample has up to `i` inputs."""
 
     a: Any
     x: Any
     offsets: Any
-    f: Any
-    pair: Any
-    unit: Any
-    n: Any
-    b: Any
-    i: Any
-    j: Any
-    n_iters: Any
-
-
-class LayerPtrs(NamedTuple):
-    """Parameters, and the pairs of W."""
-
     W: Any
     B: Any
     use: Any
     ign: Any
-    pair: Any
-    unit: Any
+    n: Any
+    b: Any
+    i: Any
+    j: Any
+    k: Any
+    n_iters: Any
 
 
 class SumSplit(NamedTuple):
-    """How work is shared: by inputs into `slots` in passes that sum over them, by outputs into `slices` in others."""
+    """Division of work: inputs into `slots` where they are summed over, outputs into `slices` for normalisers."""
 
     i_tiles: Any
     j_tiles: Any
@@ -101,67 +76,72 @@ class SumSplit(NamedTuple):
     slices: Any
 
 
+class GradSplit(NamedTuple):
+    """Division of the last backward pass: samples into `groups`, inputs into `slots`, outputs into `slices`."""
+
+    groups: Any
+    slots: Any
+    slices: Any
+    w_slots: Any  # partial gradients of W
+
+
+class Rows(NamedTuple):
+    """The inputs `[I]` of a tile: offsets in the batch, mask, f(a_inp), and their rows in arrays of kinds."""
+
+    o_n: Any
+    m_i: Any
+    f: Any
+    kind: Any
+    part: Any  # in partial gradients, which every kind has for each place
+
+
+class Columns(NamedTuple):
+    """The outputs `[J]` of a tile: the first, offsets from it, and mask."""
+
+    start: Any
+    o_j: Any
+    m_j: Any
+
+
 class Models(NamedTuple):
-    """Every iteration's, as the backward pass needs them; distances `E` are counted from their own means."""
+    """Models of every iteration, for the backward pass; distances are from their own means."""
 
     a: Any  # [t, b, j]
     mu: Any  # [t, b, j, v]
-    p: Any  # the agreement's precisions, [t, b, j, v]
-    log: Any  # log f(a) plus the agreement's log-scales, [t, b, j]
-    log_rest: Any  # what float32 loses of it
-    top: Any  # the largest logit, where outputs take more than one tile, [t, n]; by k-means float64
-    all: Any  # and the sum of exponentials of logits less that
-    D_use: Any  # [t, b, j], float64 as all that follow
+    p: Any  # precisions of the agreement, [t, b, j, v]
+    log: Any  # log f(a) plus log-scales of the agreement, [t, b, j]
+    log_lo: Any  # its rounding error in float32
+    max_logit: Any  # if SPLIT_J, [t, n]; float64 with k-means
+    sum_exp: Any  # if SPLIT_J, sum of exp(logit - max_logit), [t, n]
+    D_use: Any  # [t, b, j], float64 as all below
     D_ign: Any  # [t, b, j]
     D_E: Any  # [t, b, j, v]
     D_EE: Any  # [t, b, j, v]
 
 
-class Rows(NamedTuple):
-    """A tile's inputs `[I]`: their numbers in the sample and among all, which exist, f(a_inp), and their pairs."""
-
-    o_i: Any
-    o_n: Any
-    m_i: Any
-    f: Any
-    x: Any
-
-
-class Columns(NamedTuple):
-    """A tile's outputs: the first one's number, the others' from there, which exist `[J]`, and their weights' pairs."""
-
-    start: Any
-    o_j: Any
-    m_j: Any
-    W: Any
-
-
 class Model(NamedTuple):
-    """Of a tile's outputs; `mu` and `p` only where one chunk holds them, `[V, J]`."""
+    """The models of a tile's outputs; `mu` and `p` `[V, J]`."""
 
     mu: Any
     p: Any
     log: Any
-    rest: Any
+    log_lo: Any
 
 
 class Sums(NamedTuple):
-    """Over the inputs of a slot, in float64; distances `E` are counted from the means of the iteration before.
-
-    The largest logits are in float32 where agreement is Gaussian.
-    """
+    """Partial sums of a slot in float64; distances are from the means of the iteration before."""
 
     f: Any  # [slots, b]
     D_use: Any  # [slots, b, j]
-    a: Any  # where betas are each input's own, [slots, b, j]
+    a: Any  # if BETAS_K, [slots, b, j]
     D_E: Any  # [slots, b, j, v]
     D_EE: Any  # [slots, b, j, v]
-    top: Any  # where outputs take more than one tile, likewise below: the largest logit of a slice, [slices, n]
-    all: Any  # sum of exponentials of a slice's logits less that, [slices, n]
+    max_logit: Any  # if SPLIT_J, of a slice, [slices, n]; float32 with Gaussian agreement
+    sum_exp: Any  # if SPLIT_J, of a slice, [slices, n]
 
 
 class Outputs(NamedTuple):
-    """The last iteration's model."""
+    """Output capsules."""
 
     a: Any  # [b, j]
     mu: Any  # [b, j, v]
@@ -169,61 +149,48 @@ class Outputs(NamedTuple):
 
 
 class SumGrads(NamedTuple):
-    """Gradients of every iteration's sums, distances counted from its means."""
+    """Gradients of every iteration's sums, distances from its own means."""
 
     a: Any  # [t, b, j]
-    D: Any  # with those of the scores, where inputs share both betas, [t, b, j]
-    D_rest: Any  # what float32 loses of it
+    D: Any  # of D_use, scores included unless BETAS_K, [t, b, j]
+    D_lo: Any  # its rounding error in float32
     D_E: Any  # [t, b, j, v]
     D_EE: Any  # [t, b, j, v]
-    dot: Any  # sum_j R dD_use, where outputs take more than one tile, [t, n]
-    use: Any  # of beta_use, where inputs share it, [t, b, j], float64 as all that follow
-    ign: Any  # of beta_ign
-    B: Any  # of B, where inputs share it, [t, b, j, v]
+    R_dD: Any  # if SPLIT_J, sum_j R dD_use, [t, n]
+    use: Any  # of beta_use, unless USE_K, [t, b, j], float64 as all below
+    ign: Any  # of beta_ign, unless IGN_K, [t, b, j]
+    B: Any  # unless B_K, [t, b, j, v]
 
 
 class LogitGradSums(NamedTuple):
-    """Sums over the inputs of a slot, in float64, that go back to the iteration before."""
+    """Partial sums of a slot, in float64, of gradients of logits: alone, times distances, and times their squares."""
 
     log: Any  # [slots, b, j]
     E: Any  # [slots, b, j, v]
     EE: Any  # [slots, b, j, v]
-    dot: Any  # of the outputs of a slice, [slices, n]
+    R_dD: Any  # if SPLIT_J, of a slice, [slices, n]
 
 
 class PartialGrads(NamedTuple):
-    """What programs add to, each in its own place, or write where one tile has it all.
+    """Partial gradients: each program writes its own if ONE_PROGRAM, else it adds to them; `i` kinds times places."""
 
-    Side by side. What is added to begins with `W`, or with `f` where that is written, and its first is empty only if
-    all are.
-    """
-
-    W: Any  # [w_slots, i|1, j|1, h, d], where a program has a sample alone [b, i|1, j|1, d, h]
-    f: Any  # unless they come from one tile, [slices, n]
-    x: Any  # likewise, [slices, n, c, d]
-    B: Any  # where each input has its own, likewise below: [groups, i, j, v]
-    use: Any  # [groups, i, j]
-    ign: Any  # [groups, i, j]
+    W: Any  # [w_slots, i|1, j|1, d, h]
+    f: Any  # if SPLIT_J, [slices, n]
+    x: Any  # if SPLIT_J, [slices, n, c, d]
+    B: Any  # if B_K, [groups, i, j, v]
+    use: Any  # if USE_K, [groups, i, j]
+    ign: Any  # if IGN_K, [groups, i, j]
 
 
 class Grads(NamedTuple):
-    """Of the outputs, given, and of the arguments, asked for; betas have all their outputs."""
+    """Gradients of the outputs, to read, and of the arguments, to write."""
 
     a: Any  # [b, j]
     mu: Any  # [b, j, v]
     sig2: Any  # [b, j, v]
     a_inp: Any  # [n]
     x: Any  # [n, c, d]
-    W: Any
-    B: Any
-    use: Any  # [i|1, j]
-    ign: Any  # [i|1, j]
-
-
-class GradSplit(NamedTuple):
-    """How the last pass is shared: by samples into `groups`, by inputs into `slots`, by outputs into `slices`."""
-
-    groups: Any
-    slots: Any
-    slices: Any
-    w_slots: Any  # partial gradients of W
+    W: Any  # [k|1, j|1, d, h]
+    B: Any  # [k|1, j, c, h]
+    use: Any  # [k|1, j]
+    ign: Any  # [k|1, j]
