@@ -10,7 +10,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("capsroute"):
             raise
-        sys.exit(f"capsroute: the command line needs {error.name}: pip install 'capsroute[train]'")
+        sys.exit(f"{error.name} is not installed: pip install 'capsroute[train]'")
     app()
 
 

@@ -1,6 +1,5 @@
 """Tables of `capsroute info`."""
 
-import importlib.metadata
 import platform
 
 import torch
@@ -9,21 +8,29 @@ from rich.table import Table
 
 from ..routing import IMPLS, pick
 from ..testing import SHAPES
+from .training.environment import package_version
+
+
+def make_table(*columns: str, title: str) -> Table:
+    """Return a table that wraps long names instead of cutting them."""
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def list_versions() -> Table:
     """Return a table of installed packages."""
-    table = Table("package", "version", title="Versions", box=SIMPLE_HEAD, pad_edge=False)
+    table = make_table("package", "version", title="Versions")
     table.add_row("python", platform.python_version())
     for package in ("capsroute", "torch", "numpy", "triton", "onnx", "onnxruntime"):
-        installed = any(importlib.metadata.distributions(name=package))
-        table.add_row(package, importlib.metadata.version(package) if installed else "not installed")
+        table.add_row(package, package_version(package))
     return table
 
 
 def list_devices() -> Table:
     """Return a table of the devices that PyTorch can use."""
-    table = Table("device", "name", title="Devices", box=SIMPLE_HEAD, pad_edge=False)
+    table = make_table("device", "name", title="Devices")
     table.add_row("cpu", f"{torch.get_num_threads()} threads")
     for k in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(k).total_memory / 2**30
@@ -35,8 +42,7 @@ def list_devices() -> Table:
 
 def list_implementations(device: str, agreement: str) -> tuple[Table, str]:
     """Return a table of the implementations that can run each named shape, and why others cannot."""
-    columns = "shape", "inputs → outputs", "capsules", *IMPLS
-    table = Table(*columns, title=f"Implementations on {device}", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = make_table("shape", "inputs → outputs", "capsules", *IMPLS, title=f"Implementations on {device}")
     notes: list[str] = []
     for name, shape in SHAPES.items():
         case = shape.case(agreement, device)

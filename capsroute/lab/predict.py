@@ -7,10 +7,11 @@ from typing import BinaryIO, NamedTuple
 import torch
 
 from ..nets import SST
-from .data.trees import POLARITIES, SENTIMENTS
+from .data import POLARITIES, SENTIMENTS
 from .encoders import Encoder
 from .errors import UserError
 from .formatting import readable
+from .training.task import load_network
 from .training.weights import Weights, find_weights
 
 
@@ -38,17 +39,16 @@ class TextClassifier:
     """
 
     def __init__(self, weights: str, encoder: str | None = None, device: str | torch.device = "cpu"):
-        device = _check_device(device)
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise UserError(f"device: expected cpu, or cuda where there is a GPU, got {str(device)!r}") from error
         found = find_weights(weights)
-        _check_run(found)
-        network = _load_network(found)
+        network = load_text_network(found)
+        self.names: tuple[str, ...] = SENTIMENTS if network.config["n_classes"] == len(SENTIMENTS) else POLARITIES
         encoder = encoder or found.encoder()
         if not encoder:
             raise UserError(f"{weights}: does not say which encoder it was trained with; name it with --encoder")
-        n_classes = network.routings[-1].n_out
-        self.names: tuple[str, ...] = next((k for k in (SENTIMENTS, POLARITIES) if len(k) == n_classes), ())
-        if not self.names:
-            raise UserError(f"{weights}: expected a network with 5 classes or 2, got {n_classes}")
         self.encoder = Encoder(encoder, device=device)
         expected, got = tuple(network.depth_emb.shape), (self.encoder.depth, self.encoder.d_emb)
         if expected != got:
@@ -89,32 +89,14 @@ def format_prediction(prediction: Prediction, as_json: bool) -> str:
     return f"{prediction.label:16} {100 * prediction.probability:4.0f}%  {text}{note}"
 
 
-def _check_run(weights: Weights) -> None:
-    """Raise an error if the weights are of a run with another network."""
-    if weights.run is None:
-        return
-    config = weights.run.read_json("config.json")
-    experiment, head = config.get("experiment"), config.get("head")
-    if head != "routing":
-        other = f"{experiment}, which classifies images" if head is None else f"{experiment} with head={head}"
-        raise UserError(f"{weights.name}: expected a run of the routing network on texts, got {other}")
-
-
-def _load_network(weights: Weights) -> SST:
-    """Load the network and check that the file holds all of its weights and no others."""
+def load_text_network(weights: Weights) -> SST:
+    """Load a routing network for texts; anything else is refused."""
+    if weights.run:
+        config = weights.run.read_json("config.json")
+        experiment, head = config.get("experiment"), config.get("head")
+        if head != "routing":
+            other = f"{experiment}, which classifies images" if head is None else f"{experiment} with head={head}"
+            raise UserError(f"{weights.name}: expected a run of the routing network on texts, got {other}")
     if weights.experiment in ("smallnorb", "toys96"):
         raise UserError(f"{weights.name}: classifies images, not texts")
-    try:
-        return SST.from_pretrained(weights.folder).eval()
-    except Exception as error:  # json, safetensors and torch raise unrelated classes
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(":.")
-        message = f"{weights.folder}: expected weights of a network for texts, cannot load them ({reason})"
-        raise UserError(message) from error
-
-
-def _check_device(device: str | torch.device) -> torch.device:
-    try:
-        torch.empty(0, device=device)
-        return torch.device(device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(f"device: expected cpu, or cuda where there is a GPU, got {str(device)!r}") from error
+    return load_network(SST, weights.folder, SENTIMENTS, POLARITIES)

@@ -1,73 +1,151 @@
-"""Imports go one way, implementations know nothing of each other, and the core needs torch and numpy alone."""
+"""Two floors: imports go one way, implementations know nothing of each other, the library needs torch and numpy alone.
+
+Imports inside functions count like those at the top of a file.
+"""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "capsroute"
-ORDER = ["routing", "layers", "nets", "data", "encoders", "analysis", "training", "demo", "cli"]
-IMPLEMENTATIONS = ["reference", "moments", "blocked", "triton"]
-CORE = ["routing", "layers", "nets"]
+from conftest import ROOT
+
+LIBRARY = ("routing", "layers", "nets", "credit", "pretrained", "testing", "__init__")
+LAB = (
+    *("errors", "formatting", "atomic_files", "array_files", "progress", "environment"),
+    *("data", "encoders", "baselines", "analysis", "training", "info", "predict", "report", "demo", "cli", "__init__"),
+)
+ORDER = [*LIBRARY, *(f"lab.{part}" for part in LAB), "__main__"]  # each may import those before it
+IMPLEMENTATIONS = ("reference", "moments", "blocked", "triton")
+ALLOWED = {*sys.stdlib_module_names, "torch", "numpy", "capsroute"}
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "capsroute").rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+modules = pytest.mark.parametrize("module", FILES)
 
 
-def imported(path: Path) -> set[str]:
-    """Dotted names of what a file imports, those of the package itself from its root on."""
-    package = path.relative_to(PACKAGE).parent.parts
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def find_imports(module: str) -> Iterator[tuple[str, str]]:
+    """Yield module and name of everything that a module imports, wherever in the file; no name for a module itself."""
+    package = module.split(".") if FILES[module].name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(TREES[module]):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = list(package[: len(package) + 1 - node.level]) if node.level else []
-            base += node.module.split(".") if node.module else []
-            names |= {".".join([*(["capsroute"] if node.level else []), *base, alias.name]) for alias in node.names}
-    return names
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            source = ".".join([*base, *(node.module or "").split(".")]).rstrip(".")
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield (inner, "") if inner in FILES else (source, alias.name)
 
 
-def part(path: Path) -> str:
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+def imported_modules(module: str) -> set[str]:
+    """Return the modules of the package that a module imports."""
+    return {name for name, _ in find_imports(module) if name in FILES}
 
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+def find_part(module: str) -> str:
+    """Return the place of a module in the order: its first part, or the first two in the lab."""
+    _, *parts = module.split(".")
+    if parts[:1] == ["lab"]:
+        return ".".join(parts[:2]) if parts[1:] else "lab.__init__"
+    return parts[0] if parts else "__init__"
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if part(p) in ORDER], ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_one_way(path: Path) -> None:
-    later = ORDER[ORDER.index(part(path)) + 1 :]
-    parts = {name.split(".")[1] for name in imported(path) if name.startswith("capsroute.")}
-    assert not parts & set(later)
+def in_library(module: str) -> bool:
+    return find_part(module) in LIBRARY
+
+
+def test_order_names_every_module() -> None:
+    assert {find_part(module) for module in FILES} == set(ORDER)
+
+
+@modules
+def test_imports_go_one_way(module: str) -> None:
+    later = ORDER[ORDER.index(find_part(module)) + 1 :]
+    assert not {name for name in imported_modules(module) if find_part(name) in later}
+
+
+def test_no_import_is_circular() -> None:
+    order = graphlib.TopologicalSorter({module: imported_modules(module) for module in FILES}).static_order()
+    assert set(order) == set(FILES)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_no_implementation_imports_another(name: str) -> None:
-    files = [PACKAGE / f"routing/{name}.py", *(PACKAGE / "routing" / name).glob("*.py")]
-    found = [i for path in files if path.exists() for i in imported(path)]
+    own = [module for module in FILES if f"{module}.".startswith(f"capsroute.routing.{name}.")]
+    found = {
+        imported.split(".")[2] for module in own for imported in imported_modules(module) if "routing." in imported
+    }
+    assert own
     assert found
-    others = {f"capsroute.routing.{other}" for other in IMPLEMENTATIONS if other != name}
-    assert not others & {".".join(i.split(".")[:3]) for i in found}
+    assert not found & {*IMPLEMENTATIONS, "api"} - {name}
 
 
-def test_only_the_place_of_data_is_read_from_a_variable_of_our_own() -> None:
-    found = {name for path in FILES for name in re.findall(r"\bCAPSROUTE_[A-Z]+", path.read_text())}
+@pytest.mark.parametrize("module", [module for module in FILES if in_library(module)])
+def test_library_imports_torch_and_numpy_alone(module: str) -> None:
+    """Packages of extras come through one helper, which names the extra; kernels need their compiler."""
+    allowed = ALLOWED | ({"triton"} if module.startswith("capsroute.routing.triton.") else set())
+    assert {name.split(".")[0] for name, _ in find_imports(module)} <= allowed
+
+
+@modules
+def test_private_names_stay_in_their_module(module: str) -> None:
+    assert not [(source, name) for source, name in find_imports(module) if source in FILES and is_private(name)]
+    defined = private_names()
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr in defined:
+            assert module in defined[node.attr], ast.unparse(node)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("_")
+
+
+def private_names() -> dict[str, set[str]]:
+    """Return the private names of functions, classes, variables and attributes, and the modules that define each."""
+    defined: dict[str, set[str]] = defaultdict(set)
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                defined[node.name].add(module)
+            elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+                defined[node.attr if isinstance(node, ast.Attribute) else node.id].add(module)
+    return {name: where for name, where in defined.items() if is_private(name)}
+
+
+def test_only_data_folder_is_read_from_our_own_variable() -> None:
+    found = {name for path in FILES.values() for name in re.findall(r"\bCAPSROUTE_[A-Z]+", path.read_text())}
     assert found == {"CAPSROUTE_DATA"}
 
 
-def test_the_core_needs_torch_and_numpy_alone() -> None:
-    """In a process where nothing else can be imported; what torch itself imports is torch's affair."""
-    script = """
+def test_library_runs_where_nothing_else_can_be_imported(tmp_path: Path) -> None:
+    """A layer, its gradients, saving and loading, beside whatever torch and numpy themselves have imported."""
+    script = f"""
 import sys, torch, numpy
-known = set(sys.modules)
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        root = name.split(".")[0]
-        if root in "typer rich lightning transformers matplotlib sklearn pooch safetensors huggingface_hub".split():
-            raise ImportError(f"{name} is not to be imported by the core")
+        if name.split(".")[0] not in {ALLOWED!r}:
+            raise ImportError(f"the library must not import {{name}}")
 sys.meta_path.insert(0, Refuse())
+import capsroute.nets, capsroute.credit, capsroute.testing
 from capsroute import Routing
-Routing(2, 3, 4, n_out=5)(torch.zeros(7), torch.zeros(7, 2, 3))
+layer, other = (Routing(2, 3, 4, n_out=5) for _ in range(2))
+mu_inp = torch.randn(7, 2, 3, requires_grad=True)
+out = layer(torch.zeros(7), mu_inp)
+out.a.sum().backward()
+assert all(t.grad.isfinite().all() for t in (mu_inp, *layer.parameters()))
+torch.save(layer.state_dict(), "layer.pt")
+other.load_state_dict(torch.load("layer.pt", weights_only=True))
+assert torch.equal(other(torch.zeros(7), mu_inp).mu, out.mu)
+assert not [name for name in sys.modules if name.startswith("capsroute.lab")]
 """
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=PACKAGE.parent)
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); exec({script!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

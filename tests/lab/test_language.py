@@ -93,7 +93,7 @@ def run(
     """Train in a folder; Ctrl-C comes after the step `stop_after`."""
     environment, task = Environment(accelerator="cpu"), make_task(LanguageConfig(**settings))
     on_step = interrupt_after(stop_after)
-    return train(task, RunFolder(folder), environment, environment.fabric(), resume=resume, on_step=on_step)
+    return train(task, RunFolder(folder), environment, environment.launch(), resume=resume, on_step=on_step)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_run_record_and_report(settings: dict[str, Any], tmp_path: Path) -> None
     assert json.loads((tmp_path / "config.json").read_text())["encoder"] == settings["encoder"]
     assert json.loads((tmp_path / "model/config.json").read_text())["encoder"] == settings["encoder"]
     assert RunFolder(tmp_path).validation.read()["epoch"].tolist() == [1, 2]
-    fabric = Environment(accelerator="cpu").fabric()
+    fabric = Environment(accelerator="cpu").launch()
     page, result = write_run_report(tmp_path, fabric, progress=False)
     words = page.read_text()
     assert all(name in words for name in task.names)

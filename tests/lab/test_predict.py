@@ -105,6 +105,16 @@ def test_probabilities_are_the_networks(classifier: TextClassifier) -> None:
     assert list(alone.probabilities.values()) == pytest.approx(expected[0].tolist(), abs=1e-5)
 
 
+def test_each_text_is_tokenized_once(classifier: TextClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, calls = type(classifier.encoder.tokenizer), []
+    call = kind.__call__
+    monkeypatch.setattr(
+        kind, "__call__", lambda self, texts, **options: (calls.append(texts), call(self, texts, **options))[1]
+    )
+    classifier([FINE, "", DULL])
+    assert calls == [[FINE, DULL]]
+
+
 @pytest.mark.usefixtures("warm")
 def test_standard_input_gives_one_line_each() -> None:
     stdin = f"{FINE}\n\n{DULL}\r\n   \t \n{FINE}".encode()  # the last line without an end
@@ -229,9 +239,11 @@ def test_weights_of_other_networks_are_refused(home: Path, tmp_path: Path) -> No
     networks = {"images": SmallNORB(), "attention": AttentionPooling(4, 32, encoder=str(home / "bert"))}
     for name, network in networks.items():
         network.save_pretrained(tmp_path / name)
-        assert f"{tmp_path / name}: expected weights of a network for texts" in refuse(str(tmp_path / name), FINE)
+        assert f"{tmp_path / name}: expected weights for text-classification" in refuse(str(tmp_path / name), FINE)
     SST(depth=4, d_emb=32, n_classes=3, encoder=str(home / "bert")).save_pretrained(tmp_path / "three")
-    assert refuse(str(tmp_path / "three"), FINE).endswith("expected a network with 5 classes or 2, got 3")
+    message = refuse(str(tmp_path / "three"), FINE)
+    assert "expected a network with 5 classes (very negative, " in message
+    assert message.endswith(" or 2 classes (negative, positive), got one with 3")
 
 
 @pytest.mark.parametrize("damage", ["cut", "fewer", "config"])
@@ -245,7 +257,7 @@ def test_damaged_weights_are_refused(home: Path, tmp_path: Path, damage: str) ->
             save_file({name: w for name, w in load_file(weights).items() if name != "depth_emb"}, weights)
         case "config":
             (tmp_path / "config.json").write_text("{")
-    assert refuse(str(tmp_path), FINE).startswith(f"{tmp_path}: expected weights of a network for texts")
+    assert refuse(str(tmp_path), FINE).startswith(f"{tmp_path}: expected weights for text-classification")
 
 
 def test_runs_on_images_or_baselines_are_refused(home: Path, tmp_path: Path) -> None:

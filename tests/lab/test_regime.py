@@ -41,7 +41,9 @@ OUT_OF_RANGE = {
 }
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field in OUT_OF_RANGE for value in OUT_OF_RANGE[field]])
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field in OUT_OF_RANGE for value in OUT_OF_RANGE[field]]
+)
 def test_values_out_of_range_are_refused(field: str, value: float) -> None:
     with pytest.raises(ValueError, match="expected"):
         dataclasses.replace(Regime(), **{field: value})
@@ -63,7 +65,9 @@ def test_plan_uses_each_sample_at_most_once() -> None:
     assert torch.equal(partner.sort(1).values, own.sort(1).values)
     assert not torch.equal(partner, own)
     assert plan.noise.shape == (5, 2, 20, 2)
-    by_row = dict(zip(own.flatten().tolist(), plan.noise[:, 0].flatten(0, 1), strict=True))  # a partner has the noise of its sample
+    by_row = dict(
+        zip(own.flatten().tolist(), plan.noise[:, 0].flatten(0, 1), strict=True)
+    )  # a partner has the noise of its sample
     expected = torch.stack([by_row[row] for row in partner.flatten().tolist()]).view(5, 20, 2)
     assert torch.equal(plan.noise[:, 1], expected)
     assert plan.noise.min() >= 0

@@ -234,7 +234,7 @@ def test_missing_accelerator_is_a_message(accelerator: str) -> None:
     if accelerator == "gpu" and (torch.cuda.is_available() or torch.backends.mps.is_available()):
         pytest.skip("there is a GPU here")
     with pytest.raises(UserError, match=rf"accelerator={accelerator}, devices=1, .*--accelerator cpu works everywhere"):
-        Environment(accelerator=accelerator).fabric()
+        Environment(accelerator=accelerator).launch()
 
 
 def test_capture_obstacles_are_named() -> None:
@@ -250,7 +250,7 @@ def test_capture_obstacles_are_named() -> None:
 
 def test_failed_capture_falls_back_to_plain_steps(tmp_path: Path) -> None:
     environment = Environment(accelerator="cpu")
-    trainer = Trainer(Tiny(TinyConfig()), RunFolder(tmp_path), environment, environment.fabric())
+    trainer = Trainer(Tiny(TinyConfig()), RunFolder(tmp_path), environment, environment.launch())
     assert trainer.obstacle == "only a CUDA device has graphs"
 
     def refuse() -> None:

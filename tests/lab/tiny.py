@@ -91,8 +91,7 @@ def run_tiny(
 ) -> dict[str, Any]:
     """Train in a folder; Ctrl-C comes after the step `stop_after`."""
     environment = environment or Environment(accelerator="cpu")
-    fabric = environment.fabric()
-    fabric.launch()
+    fabric = environment.launch()
     task, on_step = Tiny(TinyConfig(**settings)), interrupt_after(stop_after)
     return train(task, RunFolder(folder), environment, fabric, resume=resume, on_step=on_step)
 

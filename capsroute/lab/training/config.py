@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import types
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from ..errors import UserError
 from .regime import Regime
@@ -32,22 +32,10 @@ class Config(Regime):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_minimum(seed=0, log_every=1, save_every=0, validate_on=1, train_on=1, test_on=1)
-        if not self.validate_every > 0:
-            raise ValueError(f"validate_every: expected above 0, got {self.validate_every}")
-
-    def check_minimum(self, **minimum: float) -> None:
-        """Raise an error for a field below its minimum."""
-        for name, least in minimum.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ValueError(f"{name}: expected at least {least}, got {value}")
+        self.check("validate_every", self.validate_every > 0, "above 0")
 
     def sample_limit(self, split: str) -> int | None:
         return {"train": self.train_on, "validation": self.validate_on, "test": self.test_on}[split]
-
-    def with_all_training_data(self) -> Self:
-        """Return the same settings with nothing held out of the training set."""
-        return self
 
 
 def change_settings(config: SomeConfig, settings: list[str]) -> SomeConfig:
@@ -71,14 +59,6 @@ def change_settings(config: SomeConfig, settings: list[str]) -> SomeConfig:
         return dataclasses.replace(config, **changed)
     except ValueError as error:
         raise SettingError(str(error)) from None
-
-
-def config_from_dict(kind: type[SomeConfig], values: dict[str, Any]) -> SomeConfig:
-    """Return the config that `dataclasses.asdict` wrote."""
-    differing = values.keys() ^ {field.name for field in dataclasses.fields(kind)}
-    if differing:
-        raise SettingError(f"the saved settings are of another version, they differ in: {', '.join(sorted(differing))}")
-    return kind(**values)
 
 
 def _parse(text: str, kind: Any) -> Any:

@@ -9,18 +9,19 @@ import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 PACKAGES = ("capsroute", "torch", "numpy", "lightning", "safetensors", "huggingface_hub", "triton")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Environment:
     """Devices and precision of a run. They may change when it is resumed; results then differ by rounding alone."""
 
@@ -32,26 +33,20 @@ class Environment:
     compile: bool | None = None  # None: on a GPU, if all batches have the same shape
     capture: bool = True  # steps as CUDA graphs, where possible
 
-    def fabric(self) -> Fabric:
-        """Return Fabric for this environment, not yet launched."""
+    def launch(self) -> "Fabric":
+        """Start the processes and return their Fabric."""
+        from lightning.fabric import Fabric  # takes seconds
+        from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+        options: dict[str, Any] = {"accelerator": self.accelerator, "devices": self.devices, "strategy": self.strategy}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*isinstance.*LeafSpec.*")  # lightning, on a newer torch
             try:
-                return Fabric(
-                    accelerator=self.accelerator,
-                    devices=self.devices,
-                    num_nodes=self.nodes,
-                    strategy=self.strategy,
-                    precision=self.precision,  # pyright: ignore[reportArgumentType]
-                )
+                fabric = Fabric(**options, num_nodes=self.nodes, precision=self.precision)  # pyright: ignore[reportArgumentType]
             except (MisconfigurationException, RuntimeError, ValueError) as error:
-                settings = ", ".join(f"{name}={getattr(self, name)}" for name in ("accelerator", "devices", "strategy"))
+                settings = ", ".join(f"{name}={value}" for name, value in options.items())
                 hint = "--accelerator cpu works everywhere"
                 raise UserError(f"{settings}: {' '.join(str(error).split())} ({hint})") from error
-
-    def launch(self) -> Fabric:
-        """Start the processes and return their Fabric."""
-        fabric = self.fabric()
         fabric.launch()
         return fabric
 

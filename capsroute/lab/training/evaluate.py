@@ -8,7 +8,6 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from ..atomic_files import write_atomically
-from ..errors import UserError
 from ..progress import progress_bar
 from .runs import RunFolder
 from .task import Result, Source, Task
@@ -69,14 +68,7 @@ def score_network(
     if source is None:
         raise ValueError(f"split: expected one with samples, {split} has none (held_out=0)")
     with progress_bar(f"scoring {len(source):,} {task.samples}", len(source), show=progress) as advance:
-        scores = compute_scores(network.to(fabric.device), source, fabric, advance)
-    if scores.shape[1] != len(task.names):
-        names = ", ".join(task.names)
-        raise UserError(
-            f"the network has {scores.shape[1]} classes, the data {len(task.names)} ({names}): choose other weights, "
-            "or the experiment they were trained by with --on"
-        )
-    return scores
+        return compute_scores(network.to(fabric.device), source, fabric, advance)
 
 
 def score_run(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = True) -> tuple[Tensor, Result]:

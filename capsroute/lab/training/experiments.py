@@ -1,13 +1,14 @@
 """The experiments that can be run by name: each a function that returns a complete config."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from .config import Config, SettingError, config_from_dict
+from .config import SettingError
 from .language import Language, LanguageConfig
-from .task import Task
 from .vision import Vision, VisionConfig
 
+ExperimentConfig = VisionConfig | LanguageConfig
 # a steeper cycle than the paper's, for runs of minutes
 SHORT_RUN: dict[str, Any] = {"beta1_max": 0.95, "beta1_min": 0.85, "beta2": 0.99, "mixup": 0.0}
 GPT2_LARGE = "openai-community/gpt2-large"
@@ -26,10 +27,8 @@ def toys96() -> VisionConfig:
 def toys() -> VisionConfig:
     """Rendered toys at 48x48, minutes on a CPU: small batches, a steeper cycle, no mixup, an auxiliary loss."""
     sizes: dict[str, Any] = {"size": 48, "padding": 0, "epochs": 1, "batch_size": 10}
-    validation: dict[str, Any] = {"validate_every": 0.25, "validate_on": 500}
-    return VisionConfig(
-        experiment="toys", data="toys", lr_max=2e-3, auxiliary_weight=3.0, **sizes, **validation, **SHORT_RUN
-    )
+    sizes |= {"validate_every": 0.25, "validate_on": 500}
+    return VisionConfig(experiment="toys", data="toys", lr_max=2e-3, auxiliary_weight=3.0, **sizes, **SHORT_RUN)
 
 
 def debug() -> VisionConfig:
@@ -53,27 +52,27 @@ def treebank() -> LanguageConfig:
     return LanguageConfig(experiment="treebank", data="treebank", epochs=3, lr_max=5e-3, **SHORT_RUN)
 
 
-EXPERIMENTS: dict[str, Callable[[], VisionConfig | LanguageConfig]] = {
+EXPERIMENTS: dict[str, Callable[[], ExperimentConfig]] = {
     make.__name__: make for make in (toys, toys96, smallnorb, debug, treebank, sst5, sst2)
 }
 
 
-def make_config(experiment: str) -> VisionConfig | LanguageConfig:
+def make_config(experiment: str) -> ExperimentConfig:
     """Return the config of an experiment."""
     if experiment not in EXPERIMENTS:
         raise SettingError(f"{experiment}: no such experiment, expected one of {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[experiment]()
 
 
-def saved_config(values: dict[str, Any]) -> VisionConfig | LanguageConfig:
+def saved_config(values: dict[str, Any]) -> ExperimentConfig:
     """Return the config that a run's config.json holds."""
-    return config_from_dict(type(make_config(str(values.get("experiment")))), values)
+    kind = type(make_config(str(values.get("experiment"))))
+    differing = values.keys() ^ {field.name for field in dataclasses.fields(kind)}
+    if differing:
+        raise SettingError(f"the saved settings are of another version, they differ in: {', '.join(sorted(differing))}")
+    return kind(**values)
 
 
-def make_task(config: Config) -> Task:
+def make_task(config: ExperimentConfig) -> Vision | Language:
     """Return the network and data of a config."""
-    if isinstance(config, VisionConfig):
-        return Vision(config)
-    if isinstance(config, LanguageConfig):
-        return Language(config)
-    raise TypeError(f"config: expected one of an experiment, got {type(config).__name__}")
+    return Vision(config) if isinstance(config, VisionConfig) else Language(config)

@@ -1,5 +1,6 @@
 """Classification of sentences by the hidden states of a frozen transformer: SST, or generated reviews."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,11 +11,10 @@ from torch import Tensor, nn
 from ...nets import SST
 from ..analysis.accuracy import wilson_interval
 from ..baselines import AttentionPooling, LinearProbe
-from ..data import folder
-from ..data.trees import POLARITIES, SENTIMENTS, Phrases
-from ..encoders import Embeddings, Encoder, embed
+from ..data import POLARITIES, SENTIMENTS, Phrases, folder, sst, treebank
+from ..encoders import Embeddings, Encoder, embed, tiny
 from .config import Config
-from .task import Inputs, Result, check_classes, limit_samples
+from .task import Inputs, Result, limit_samples, load_network
 
 HEADS = {"routing": SST, "linear": LinearProbe, "attention": AttentionPooling}
 PRETRAINED_ON = 40_000  # generated reviews the tiny encoder is trained on before it is frozen
@@ -38,10 +38,9 @@ class LanguageConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_minimum(treebank_seed=0, cache_gb=0, max_tokens=1)
-        if self.classes not in (2, 5):
-            raise ValueError(f"classes: expected 2 or 5, got {self.classes}")
-        if self.auxiliary_weight and self.head != "routing":
-            raise ValueError(f"auxiliary_weight: expected 0 for head={self.head}, which has no routing layers")
+        self.check("classes", self.classes in (2, 5), "2 or 5")
+        no_layers = f"0 for head={self.head}, which has no routing layers"
+        self.check("auxiliary_weight", self.head == "routing" or not self.auxiliary_weight, no_layers)
         if self.data == "sst" and not self.encoder:
             raise ValueError("encoder: expected the name or the folder of a transformer, got none")
 
@@ -54,7 +53,7 @@ class Language:
 
     def __init__(self, config: LanguageConfig):
         self.config = config
-        self.names = SENTIMENTS if config.classes == 5 else POLARITIES
+        self.names: Sequence[str] = SENTIMENTS if config.classes == 5 else POLARITIES
         self._phrases: dict[str, Phrases] = {}
         self._encoder: Encoder | None = None
 
@@ -63,8 +62,7 @@ class Language:
         return head(depth=encoder.depth, d_emb=encoder.d_emb, n_classes=self.config.classes, encoder=encoder.name)
 
     def restore(self, folder: Path) -> nn.Module:
-        check_classes(folder, self.names)
-        return HEADS[self.config.head].from_pretrained(folder).eval()
+        return load_network(HEADS[self.config.head], folder, self.names)
 
     def phrases(self, split: str) -> Phrases:
         """Return all phrases of the training trees, or the sentences of another split."""
@@ -74,9 +72,9 @@ class Language:
         return self._phrases[split]
 
     def source(self, split: str, device: torch.device) -> "TextSource":
-        phrases, encoder = self.phrases(split), self.encoder(device)
-        cache: dict[str, Any] = {"folder": folder(), "cache": self.config.cache, "cache_gb": self.config.cache_gb}
-        embeddings = embed(encoder, phrases.text, device=device, **cache)
+        phrases, config = self.phrases(split), self.config
+        place: dict[str, Any] = {"folder": folder(), "cache": config.cache, "cache_gb": config.cache_gb}
+        embeddings = embed(self.encoder(device), phrases.text, device=device, **place)
         return TextSource(embeddings, torch.from_numpy(phrases.label).to(device), device)
 
     def describe(self) -> dict[str, Any]:
@@ -92,23 +90,17 @@ class Language:
         """Return the encoder, loaded at the first call onto the device of that call."""
         if self._encoder is None:
             precision, limit = self.config.encoder_precision, self.config.max_tokens
-            place = device or torch.device("cpu")
-            self._encoder = Encoder(self._encoder_folder(), precision=precision, device=place, max_tokens=limit)
+            self._encoder = Encoder(self._find_encoder(), precision=precision, device=device or "cpu", max_tokens=limit)
         return self._encoder
 
-    def _encoder_folder(self) -> str:
+    def _find_encoder(self) -> str:
         if self.config.encoder:
             return self.config.encoder
-        from ..data import treebank
-        from ..encoders import tiny
-
         seed = self.config.treebank_seed
         place = Path(self.config.folder or folder()) / f"tiny-gpt2-{seed}"
         return str(tiny.pretrain(place, treebank.generate_reviews(seed, PRETRAINED_ON), seed=seed))
 
     def _load(self, split: str) -> Phrases:
-        from ..data import sst, treebank
-
         config = self.config
         if config.data == "sst":
             return sst.load(Path(config.folder or folder() / "sst"), split, config.classes)

@@ -38,7 +38,8 @@ class ScheduledRAdam:
         beta2: float = 0.999,
         eps: float = 1e-8,
     ):
-        self.params, self.beta2, self.eps = list(params), beta2, eps
+        self.params: list[Tensor] = list(params)
+        self.beta2, self.eps = beta2, eps
         flat = torch.cat([_flatten(p.detach(), p) for p in self.params])
         dtype = torch.promote_types(flat.dtype, torch.float32)  # moments of half-precision weights need more digits
         self.avg, self.avg_sq = (torch.zeros_like(flat, dtype=dtype) for _ in range(2))  # [n] first, second moment

@@ -30,18 +30,22 @@ class Regime:
     auxiliary_weight: float = 0.0  # of the auxiliary loss, which speeds up short runs; see step.py
 
     def __post_init__(self) -> None:
-        for name, ok, expected in (
-            ("epochs", self.epochs >= 1, "at least 1"),
-            ("batch_size", self.batch_size >= 1, "at least 1"),
-            ("lr_min", 0 < self.lr_min <= self.lr_max, "above 0 and at most lr_max"),
-            ("beta1_min", 0 <= self.beta1_min <= self.beta1_max < 1, "0 <= beta1_min <= beta1_max < 1"),
-            ("beta2", 0 <= self.beta2 < 1, "at least 0 and below 1"),
-            ("warmup", 0 < self.warmup < 1, "between 0 and 1"),
-            ("mixup", self.mixup >= 0, "at least 0"),
-            ("auxiliary_weight", self.auxiliary_weight >= 0, "at least 0"),
-        ):
-            if not ok:
-                raise ValueError(f"{name}: expected {expected}, got {getattr(self, name)}")
+        self.check_minimum(epochs=1, batch_size=1, mixup=0, auxiliary_weight=0)
+        self.check("lr_min", 0 < self.lr_min <= self.lr_max, "above 0 and at most lr_max")
+        self.check("beta1_min", 0 <= self.beta1_min <= self.beta1_max < 1, "0 <= beta1_min <= beta1_max < 1")
+        self.check("beta2", 0 <= self.beta2 < 1, "at least 0 and below 1")
+        self.check("warmup", 0 < self.warmup < 1, "between 0 and 1")
+
+    def check(self, name: str, ok: bool, expected: str) -> None:
+        """Raise an error that names a field unless its value is as expected."""
+        if not ok:
+            raise ValueError(f"{name}: expected {expected}, got {getattr(self, name)}")
+
+    def check_minimum(self, **minimum: float) -> None:
+        """Raise an error for a field below its minimum; None passes."""
+        for name, least in minimum.items():
+            value = getattr(self, name)
+            self.check(name, value is None or value >= least, f"at least {least}")
 
     def schedule(self, step: int, steps: int) -> tuple[float, float]:
         """Return learning rate and beta1 of a step: linear up to the peak, then back along a cosine."""

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.fabric import Fabric
 
-from .config import Config, SettingError
+from .config import SettingError
 from .environment import Environment
 from .evaluate import score_run
-from .experiments import make_task, saved_config
+from .experiments import ExperimentConfig, make_task, saved_config
 from .runs import RunFolder
 from .trainer import train
+from .vision import VisionConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def replicate(
-    config: Config,
+    config: ExperimentConfig,
     out: Path,
     seeds: int,
     environment: Environment,
@@ -32,10 +33,11 @@ def replicate(
 
     Runs that `out` already holds are not repeated; unfinished ones are resumed.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if isinstance(config, VisionConfig):
+        config = dataclasses.replace(config, held_out=0)
     for seed in range(seeds):
-        run = RunFolder(out / f"seed-{seed}")
-        seeded = dataclasses.replace(config.with_all_training_data(), seed=seed)
+        run, seeded = RunFolder(out / f"seed-{seed}"), dataclasses.replace(config, seed=seed)
         task = make_task(seeded)
         started = fabric.broadcast((run.path / "config.json").exists())
         if started and saved_config(run.read_json("config.json")) != seeded:
@@ -43,11 +45,10 @@ def replicate(
         if not run.finished:
             train(task, run, environment, fabric, resume=started, note=note, console=console)
         _, result = score_run(run, task, fabric, progress=console is not None)
-        seconds = run.read_json("run.json")["seconds"]
         counts = {"right": result.right, "total": result.total, "accuracy": result.accuracy}
-        rows.append({"seed": seed} | counts | {"seconds": seconds})
+        rows.append({"seed": seed} | counts | {"seconds": run.read_json("run.json")["seconds"]})
         if console and fabric.is_global_zero:
-            console.print(f"seed {seed}: {result.describe()}; {seconds:.0f} s")
+            console.print(f"seed {seed}: {result.describe()}; {rows[-1]['seconds']:.0f} s")
     accuracies = [row["accuracy"] for row in rows]
     summary = {
         "experiment": config.experiment,

@@ -1,7 +1,6 @@
 """The folder of a run: settings, record, logs, checkpoint, weights."""
 
 import csv
-import dataclasses
 import json
 from datetime import datetime
 from pathlib import Path
@@ -39,17 +38,20 @@ class Log:
     def truncate(self, step: int) -> None:
         """Remove rows after a step, and a last line that was cut short when the process was killed."""
         if self.path.exists():
-            rows = [line for line in self._complete_lines() if float(line.split(",")[0]) <= step]
-            write_atomically(self.path, "".join([",".join(self.columns) + "\n", *rows]).encode())
+            rows = [row for row in self._rows() if float(row[0]) <= step]
+            write_atomically(self.path, "".join(",".join(row) + "\n" for row in [self.columns, *rows]).encode())
 
     def read(self) -> dict[str, np.ndarray]:
         """Return the columns by name, or an empty dict if there is no row."""
-        rows = [line.split(",") for line in self._complete_lines()] if self.path.exists() else []
+        rows = self._rows() if self.path.exists() else []
         return dict(zip(self.columns, np.array(rows, float).T, strict=True)) if rows else {}
 
-    def _complete_lines(self) -> list[str]:
-        lines = self.path.read_text().splitlines(keepends=True)[1:]
-        return [line for line in lines if line.endswith("\n") and line.count(",") == len(self.columns) - 1]
+    def _rows(self) -> list[list[str]]:
+        """Return the complete rows as text."""
+        rows = [
+            line.split(",") for line in self.path.read_text().split("\n")[1:-1]
+        ]  # what no newline ends is cut short
+        return [row for row in rows if len(row) == len(self.columns)]
 
 
 class RunFolder:
@@ -84,9 +86,6 @@ class RunFolder:
             resume = f"go on with `capsroute train --resume {self.path}`"
             raise CheckpointError(f"{self.path}: the run has not finished; {resume}")
         return self.model
-
-    def write_config(self, config: Config) -> None:
-        self.write_json("config.json", dataclasses.asdict(config))
 
     def write_json(self, name: str, values: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """One training step: batch, gradients, update; on a GPU captured as one CUDA graph."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
 
 import torch
 from lightning.fabric import Fabric
@@ -30,37 +30,30 @@ class WithAuxiliaryReadouts(nn.Module):
         self.readouts = nn.ModuleList([nn.Linear(size, n_classes) for size in sizes])
         self.scores: list[Tensor] = []  # of the readouts in the last forward pass
         for layer, readout in zip(inner, self.readouts, strict=True):
-            layer.register_forward_hook(self._make_hook(readout))
+            layer.register_forward_hook(partial(self.read_out, readout))
 
     def forward(self, *inputs: Tensor) -> Capsules:
         self.scores.clear()
         return self.network(*inputs)
 
-    def _make_hook(self, readout: nn.Module) -> Any:
-        def read_out(_: nn.Module, inputs: tuple[Tensor, ...], out: Capsules) -> None:
-            if self.training:
-                self.scores.append(readout(out.mu.flatten(1)))
-
-        return read_out
+    def read_out(self, readout: nn.Module, layer: nn.Module, inputs: tuple[Tensor, ...], out: Capsules) -> None:
+        if self.training:
+            self.scores.append(readout(out.mu.flatten(1)))
 
 
 class Snapshot:
     """A copy of tensors that are changed in place, to restore them from."""
 
     def __init__(self, tensors: Iterable[Tensor]):
-        self.groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
-        for t in tensors:  # one launch copies all tensors of a device and dtype
-            tensors, copies = self.groups.setdefault((t.device, t.dtype), ([], []))
-            tensors.append(t.detach())
-            copies.append(t.detach().clone())
+        self.pairs = [(t.detach(), t.detach().clone()) for t in tensors]
 
     def update(self) -> None:
-        for tensors, copies in self.groups.values():
-            torch._foreach_copy_(copies, tensors)  # pyright: ignore[reportPrivateImportUsage]
+        for t, copy in self.pairs:
+            copy.copy_(t)
 
     def restore(self) -> None:
-        for tensors, copies in self.groups.values():
-            torch._foreach_copy_(tensors, copies)  # pyright: ignore[reportPrivateImportUsage]
+        for t, copy in self.pairs:
+            t.copy_(copy)
 
 
 class TrainingStep:
@@ -92,10 +85,8 @@ class TrainingStep:
         self.optimizer = ScheduledRAdam(model.parameters(), schedule, config.beta2)
         each = config.batch_size // fabric.world_size
         self.share = slice(fabric.global_rank * each, (fabric.global_rank + 1) * each)  # of this process
-        self.fetch: Callable[[], tuple] = (
-            torch.compile(self.fetch_batch, dynamic=False) if compiled else self.fetch_batch
-        )
-        self.loss: Callable[..., tuple] = torch.compile(mixed_loss, dynamic=False) if compiled else mixed_loss
+        functions: list[Callable[..., tuple]] = [self.fetch_batch, mixed_loss]
+        self.fetch, self.loss = (torch.compile(f, dynamic=False) if compiled else f for f in functions)
         device = fabric.device
         self.record = torch.zeros(self.per_epoch, 2, device=device)  # loss and accuracy of the epoch's steps
         self.position = torch.zeros(2, dtype=torch.long, device=device)  # next step in the epoch, and in the run

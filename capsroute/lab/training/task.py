@@ -1,6 +1,5 @@
 """What training needs to know of a task: its network, its samples, and how results on them are measured."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -9,11 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...nets.hub import Hub
+from ..data import Pairs, Phrases
 from ..errors import UserError
+from ..formatting import interval, percent
 from .config import Config
 
 Inputs = tuple[Tensor, ...]
-SomeData = TypeVar("SomeData", bound="Selectable")
+SomeData = TypeVar("SomeData", Pairs, Phrases)
+SomeNetwork = TypeVar("SomeNetwork", bound=Hub)
 
 
 class Result(NamedTuple):
@@ -32,8 +35,8 @@ class Result(NamedTuple):
 
     def describe(self) -> str:
         """Return the result as a sentence."""
-        spans = [f"{100 * low:.2f} to {100 * high:.2f}% over {unit}" for unit, (low, high) in self.intervals.items()]
-        share = f"{100 * self.accuracy:.2f}% ({self.right:,} of {self.total:,})"
+        spans = [f"{interval(bounds)} over {unit}" for unit, bounds in self.intervals.items()]
+        share = f"{percent(self.accuracy)} ({self.right:,} of {self.total:,})"
         return f"{share}; 95% interval{'s' if len(spans) > 1 else ''} {', '.join(spans)}"
 
 
@@ -87,10 +90,6 @@ class Task(Protocol):
         ...
 
 
-class Selectable(Protocol):
-    def take(self: SomeData, rows: np.ndarray) -> SomeData: ...
-
-
 def limit_samples(data: SomeData, n: int, limit: int | None) -> SomeData:
     """Return at most `limit` of `n` samples, the same ones each time."""
     if limit is None or n <= limit:
@@ -98,9 +97,14 @@ def limit_samples(data: SomeData, n: int, limit: int | None) -> SomeData:
     return data.take(np.sort(np.random.default_rng(0).permutation(n)[:limit]))
 
 
-def check_classes(folder: Path, names: Sequence[str]) -> None:
-    """Raise an error if the network in a folder has another number of classes than the data."""
-    n_classes = json.loads((folder / "config.json").read_text()).get("n_classes")
-    if n_classes not in (None, len(names)):
-        classes = f"{len(names)} classes ({', '.join(names)})"
-        raise UserError(f"{folder}: expected a network with the data's {classes}, got one with {n_classes}")
+def load_network(kind: type[SomeNetwork], folder: Path, *class_names: Sequence[str]) -> SomeNetwork:
+    """Load a network for evaluation, and refuse one whose number of classes is not that of one of `class_names`."""
+    try:
+        network = kind.from_pretrained(folder).eval()
+    except Exception as error:  # json, safetensors and torch raise unrelated classes
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(":.")
+        raise UserError(f"{folder}: expected weights for {kind.task}, cannot load them ({reason})") from error
+    if network.config["n_classes"] not in map(len, class_names):
+        expected = " or ".join(f"{len(names)} classes ({', '.join(names)})" for names in class_names)
+        raise UserError(f"{folder}: expected a network with {expected}, got one with {network.config['n_classes']}")
+    return network

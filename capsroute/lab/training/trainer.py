@@ -63,12 +63,7 @@ class Trainer:
     """The state of one run in one process."""
 
     def __init__(
-        self,
-        task: Task,
-        run: RunFolder,
-        environment: Environment,
-        fabric: Fabric,
-        console: "Console | None" = None,
+        self, task: Task, run: RunFolder, environment: Environment, fabric: Fabric, console: "Console | None" = None
     ):
         self.task, self.config, self.run, self.environment, self.fabric = task, task.config, run, environment, fabric
         self.console = console if fabric.is_global_zero else None
@@ -103,7 +98,6 @@ class Trainer:
         self.steps, self.per_epoch = self.step.steps, self.step.per_epoch
         self.row_start = 0  # first step of the log's open row
         self.seconds, self.start_time = 0.0, 0.0
-        self.pending_row: tuple[dict[str, Any], Tensor] | None = None  # of the log, not yet written
         self.snapshot: tuple[int, Snapshot] | None = None  # step and state at the end of the last row
         self.tensorboard: Any = None
 
@@ -118,7 +112,7 @@ class Trainer:
         for log in (self.run.training, self.run.validation):
             log.truncate(self.step.number)
         if not resume:
-            self.run.write_config(self.config)
+            self.run.write_json("config.json", dataclasses.asdict(self.config))
         facts = describe_environment(self.environment, self.fabric.device, note) | self.task.describe()
         facts |= {"processes": self.fabric.world_size, "samples": len(self.step.source)}
         facts |= {"parameters": sum(p.numel() for p in self.network.parameters())}
@@ -139,25 +133,20 @@ class Trainer:
             self.console.print(f"{self.run.path}: {count} {how} on {self.fabric.device}")
         saved = time.monotonic()
         self.start_time = saved - self.seconds
-        bar = progress_bar(
-            "starting", self.steps, completed=self.step.number, show=self.console is not None, console=self.console
-        )
+        show = self.console is not None
+        bar = progress_bar("starting", self.steps, completed=self.step.number, show=show, console=self.console)
         with handle_interrupts() as interrupted, bar as advance:
             while self.step.number < self.steps:
                 self.step()
-                self._write_row(advance)  # of the steps before, while the device computes
                 if on_step:
                     on_step(self.step.number)
                 row_length = self.step.number - self.row_start
                 if row_length == self.config.log_every or self.step.number % self.per_epoch == 0:
-                    self._end_row()
+                    self._end_row(advance)
                 if self._validation_due():
-                    self._write_row(advance)
                     self._validate()
                 stopping = self._agree_to_stop(interrupted())
                 if stopping or self.step.number == self.steps or self._checkpoint_due(time.monotonic() - saved):
-                    self._read_open_row()  # checks that the loss is finite
-                    self._write_row(advance)
                     self._save_checkpoint()
                     saved = time.monotonic()
                 if stopping and self.step.number < self.steps:
@@ -195,39 +184,30 @@ class Trainer:
 
     def _read_open_row(self) -> Tensor:
         """Return the same on the CPU, averaged over processes; waits for the device, so the clock is read here."""
-        rows = self._open_row().clone()
-        if len(rows):
-            reduced = self.fabric.all_reduce(rows, reduce_op="mean")
-            assert isinstance(reduced, Tensor)
-            rows = reduced
+        rows = self.fabric.all_reduce(self._open_row().clone(), reduce_op="mean")
+        assert isinstance(rows, Tensor)
         rows = rows.cpu()
         self.seconds = time.monotonic() - self.start_time
         if not rows[:, 0].isfinite().all():
             self._stop_at_non_finite_loss(rows)
         return rows
 
-    def _end_row(self) -> None:
-        """Close the log's row; it is written when the device is busy again."""
+    def _end_row(self, advance: Advance) -> None:
+        """Write the log's row, means and deviations over its batches, and keep the state for repeating later steps."""
         assert self.snapshot is not None
         rows = self._read_open_row()
-        self.pending_row, self.row_start = (self._time(), rows), self.step.number
+        self.row_start = self.step.number
         self.snapshot = self.step.number, self.snapshot[1]
         self.snapshot[1].update()
-
-    def _write_row(self, advance: Advance) -> None:
-        """Write the closed row, if any: means and deviations over its batches."""
-        if self.pending_row is None:
-            return
-        (at, rows), self.pending_row = self.pending_row, None
         if not self.fabric.is_global_zero:
             return
         loss, accuracy = rows.unbind(1)
-        lr, beta1 = self.config.schedule(at["step"] - 1, self.steps)
+        lr, beta1 = self.config.schedule(self.step.number - 1, self.steps)
         row = {"loss": loss.mean().item(), "accuracy": accuracy.mean().item(), "lr": lr}
         spread = {"loss_sd": standard_deviation(loss), "accuracy_sd": standard_deviation(accuracy)}
-        self.run.training.add(**at, **row, **spread, beta1=beta1)
-        self._log_to_tensorboard("train", row, at["step"])
-        epoch = f"epoch {-(-at['step'] // self.per_epoch)}/{self.config.epochs}"
+        self.run.training.add(**self._time(), **row, **spread, beta1=beta1)
+        self._log_to_tensorboard("train", row)
+        epoch = f"epoch {-(-self.step.number // self.per_epoch)}/{self.config.epochs}"
         advance(len(rows), f"{epoch}  loss {row['loss']:.3f}  accuracy {row['accuracy']:.1%}  lr {lr:.1e}")
 
     def _validate(self) -> None:
@@ -237,15 +217,16 @@ class Trainer:
         if not self.fabric.is_global_zero:
             return
         self.run.validation.add(**self._time(), **row)
-        self._log_to_tensorboard("validation", row, self.step.number)
+        self._log_to_tensorboard("validation", row)
         if self.console:
             epoch = f"epoch {self.step.number / self.per_epoch:g}"
             numbers = f"held-out loss {row['loss']:.3f}, accuracy {row['accuracy']:.1%}"
             self.console.print(f"{epoch}: {numbers}, after {self.seconds:.0f} s")
 
-    def _log_to_tensorboard(self, split: str, row: dict[str, float], step: int) -> None:
+    def _log_to_tensorboard(self, split: str, row: dict[str, float]) -> None:
         if self.tensorboard:
-            self.tensorboard.log_metrics({f"{split}/{name}": value for name, value in row.items()}, step=step)
+            values = {f"{split}/{name}": value for name, value in row.items()}
+            self.tensorboard.log_metrics(values, step=self.step.number)
 
     def _time(self) -> dict[str, Any]:
         epoch = self.step.number / self.per_epoch
@@ -273,6 +254,7 @@ class Trainer:
         return {f"network.{name}": t for name, t in self.model.state_dict().items()} | optimizer
 
     def _save_checkpoint(self) -> None:
+        self._read_open_row()  # refuses a loss that is not finite
         if self.fabric.is_global_zero:
             facts = {"step": self.step.number, "seconds": self.seconds, "config": dataclasses.asdict(self.config)}
             save_checkpoint(self.run.checkpoint, self._state() | {"record": self._open_row()}, facts)

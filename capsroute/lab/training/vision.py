@@ -1,9 +1,9 @@
 """Classification of stereo pairs: smallNORB, or rendered toys."""
 
-import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 from ...nets import SmallNORB
 from ...nets.smallnorb import MIN_SIZE
 from ..analysis.accuracy import bootstrap_interval, wilson_interval
-from ..data import CATEGORIES, Pairs, folder
+from ..data import CATEGORIES, Pairs, folder, smallnorb, toys
 from .config import Config
-from .task import Inputs, Result, check_classes, limit_samples
+from .task import Inputs, Result, limit_samples, load_network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +31,14 @@ class VisionConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_minimum(size=MIN_SIZE, padding=0, toys_seed=0, held_out=0)
-        if self.data == "smallnorb" and self.size != 96:
-            raise ValueError(f"size: expected 96, smallNORB has no other, got {self.size}")
-        if self.held_out > 4:
-            raise ValueError(f"held_out: expected at most 4 of the 5 training instances, got {self.held_out}")
-
-    def with_all_training_data(self) -> Self:
-        return dataclasses.replace(self, held_out=0)
+        self.check("size", self.data != "smallnorb" or self.size == 96, "96, smallNORB has no other")
+        self.check("held_out", self.held_out <= 4, "at most 4 of the 5 training instances")
 
 
 class Vision:
     """Stereo pairs in, one capsule for each category out."""
 
-    names = CATEGORIES
+    names: Sequence[str] = CATEGORIES
     samples = "pairs"
     unseen = "instances never seen in training"
 
@@ -54,8 +49,7 @@ class Vision:
         return SmallNORB(n_classes=len(CATEGORIES))
 
     def restore(self, folder: Path) -> SmallNORB:
-        check_classes(folder, self.names)
-        return SmallNORB.from_pretrained(folder).eval()
+        return load_network(SmallNORB, folder, self.names)
 
     def pairs(self, split: str, device: torch.device | None = None) -> Pairs:
         """Return the pairs of `train`, `validation` or `test`; all views of an instance are in the same split."""
@@ -70,8 +64,8 @@ class Vision:
         return PairSource(pairs, self.config.padding, device) if len(pairs.category) else None
 
     def describe(self) -> dict[str, Any]:
-        held_out = self._held_out_instances(self._load("train", None)).tolist() if self.config.held_out else "none"
-        return {"data": self.config.data, "instances held out": held_out}
+        held_out = self._held_out_instances(self._load("train", None)).tolist()
+        return {"data": self.config.data, "instances held out": held_out or "none"}
 
     def measure(self, scores: Tensor, split: str) -> Result:
         pairs = self.pairs(split)
@@ -85,8 +79,6 @@ class Vision:
         return instances[len(instances) - self.config.held_out :]
 
     def _load(self, split: str, device: torch.device | None) -> Pairs:
-        from ..data import smallnorb, toys
-
         config = self.config
         if config.data == "smallnorb":
             return smallnorb.load(Path(config.folder or folder() / "smallnorb"), split)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from ...pretrained import ALIASES, HOME, SHIPPED
 from ..errors import UserError
 from ..formatting import readable
+from .config import SettingError
+from .experiments import ExperimentConfig, make_config, saved_config
 from .runs import RunFolder
 
 MINILM = ("encoder=sentence-transformers/all-MiniLM-L6-v2", "encoder_precision=fp16")
@@ -32,6 +34,14 @@ class Weights(NamedTuple):
             return dict(json.loads((self.folder / "config.json").read_text()))
         except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{self.folder / 'config.json'}: expected the settings of a network ({error})") from error
+
+    def config(self, experiment: str | None = None) -> ExperimentConfig:
+        """Return the config they were trained with, or, if that is not known, that of an experiment."""
+        if self.run:
+            return saved_config(self.run.read_json("config.json"))
+        if not (self.experiment or experiment):
+            raise SettingError(f"{self.folder}: say which data to use, for example --on smallnorb")
+        return make_config(self.experiment or experiment or "")
 
     def encoder(self) -> str:
         """Return the encoder a network for texts needs: the folder beside its weights, or the name it was given."""
