@@ -16,7 +16,7 @@ from PIL import Image
 
 from capsroute.lab.data import smallnorb
 from capsroute.lab.data.checks import DataError
-from capsroute.lab.data.files import ORIGINAL, READABLE
+from capsroute.lab.data.file_states import ORIGINAL, READABLE
 from capsroute.lab.data.smallnorb import Matrix
 from http_server import Server, serve
 

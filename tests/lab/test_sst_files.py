@@ -13,7 +13,7 @@ import pytest
 
 from capsroute.lab.data import sst
 from capsroute.lab.data.checks import DataError
-from capsroute.lab.data.files import ORIGINAL, READABLE
+from capsroute.lab.data.file_states import ORIGINAL, READABLE
 from capsroute.lab.data.sst import ARCHIVE
 from http_server import Server, serve
 

@@ -157,8 +157,8 @@ def test_splits_are_disjoint(many: dict[str, list[Tree]]) -> None:
 def test_longer_streams_begin_alike(many: dict[str, list[Tree]]) -> None:
     assert list(itertools.islice(treebank.generate_sentences(0, "test"), 50)) == many["test"][:50]
     assert list(treebank.generate_sentences(0, "train", 0)) == []
-    assert treebank.generate_texts(0, 30) == [tree.text() for tree in many["train"][:30]]
-    assert treebank.generate_texts(0, 30) != treebank.generate_texts(1, 30)
+    assert list(treebank.generate_sentences(0, "train", 30)) == many["train"][:30]
+    assert list(treebank.generate_sentences(1, "train", 30)) != many["train"][:30]
 
 
 def test_reviews_end_with_stars(many: dict[str, list[Tree]]) -> None:
@@ -334,7 +334,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="seed: expected an integer, got float"):
         treebank.load(tmp_path, "test", seed=1.0)
     with pytest.raises(ValueError, match="n: expected at least 0, got -1"):
-        treebank.generate_texts(0, -1)
+        treebank.generate_reviews(0, -1)
     with pytest.raises(ValueError, match="depth: expected from 0 to 4, got 5"):
         treebank.generate_sentences(0, "train", depth=5)
     with pytest.raises(ValueError, match=r"sizes\.test: expected at least 1, got 0"):

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import needs_extra
 from ..progress import progress_bar
 from .checks import DataError
-from .files import saving
+from .file_states import name_write_errors
 
 CHUNK = 1 << 16  # bytes
 TIMEOUT = (10.0, 30.0)  # seconds to connect, and between two packets
@@ -58,7 +58,7 @@ def download(
     log = pooch.get_logger()
     level = log.level
     log.setLevel("ERROR")  # the progress bar says it all
-    with saving(path):
+    with name_write_errors(path):
         try:
             return Path(files.fetch(path.name, downloader=stream))
         except RequestException as error:

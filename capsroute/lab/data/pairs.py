@@ -10,7 +10,7 @@ INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}  # smallNORB is 
 
 
 class Pairs(NamedTuple):
-    """Stereo pairs with the metadata of smallNORB.
+    """Hold stereo pairs with the metadata of smallNORB.
 
     The columns of `info` are instance (0 to 9), elevation (0 to 8, from 30 degrees in steps of 5), azimuth (even
     numbers from 0 to 34, in steps of 10 degrees) and lighting (0 to 5); -1 means unknown.

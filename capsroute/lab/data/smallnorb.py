@@ -21,7 +21,7 @@ import numpy as np
 from ..atomic_files import atomic_write
 from .checks import DataError, check_split
 from .downloads import CHUNK, download, file_digest
-from .files import FileState, check_all_original, check_file, check_present, find_file, read_error, saving
+from .file_states import FileState, check_file, check_originals, check_present, find_file, name_write_errors, read_error
 from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs
 
 BASE_URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
@@ -96,7 +96,7 @@ def fetch(folder: Path, *, progress: bool = True, url: str = BASE_URL) -> list[P
     """
     folder = Path(folder)
     states = check(folder)
-    check_all_original(states, FETCH)
+    check_originals(states, FETCH)
     paths = []
     for m, s in zip(MATRICES, states, strict=True):
         target = folder / f"{m.name}.mat.gz"
@@ -153,7 +153,7 @@ def _read_matrix(m: Matrix, path: Path) -> np.ndarray:
     if path == packed:
         path = _unpack(m, packed)
     again = f"Delete it: the next run unpacks it again from {packed}."
-    with _name_file(path, again if packed.is_file() else ADVICE):
+    with _name_read_errors(path, again if packed.is_file() else ADVICE):
         with path.open("rb") as file:
             head = file.read(m.n_header)
         _check_header(m, head, path.stat().st_size)
@@ -166,7 +166,7 @@ def _read_matrix(m: Matrix, path: Path) -> np.ndarray:
 def _unpack(m: Matrix, packed: Path) -> Path:
     target = _choose_unpacked(packed)
     if not target.is_file():
-        with saving(target), atomic_write(target) as file, _name_file(packed, ADVICE):
+        with name_write_errors(target), atomic_write(target) as file, _name_read_errors(packed, ADVICE):
             _scan(m, packed, file.write)
     return target
 
@@ -183,7 +183,7 @@ def _choose_unpacked(packed: Path) -> Path:
 
 
 @contextmanager
-def _name_file(path: Path, advice: str) -> Iterator[None]:
+def _name_read_errors(path: Path, advice: str) -> Iterator[None]:
     """Turn an error about a file's content, or from opening it, into one that names the file and says what to do."""
     try:
         yield

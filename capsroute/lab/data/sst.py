@@ -13,7 +13,7 @@ from pathlib import Path
 from ..atomic_files import write_atomically
 from .checks import DataError, check_split
 from .downloads import download, file_digest
-from .files import FileState, check_all_original, check_file, check_present, find_file, read_error, saving
+from .file_states import FileState, check_file, check_originals, check_present, find_file, name_write_errors, read_error
 from .trees import Phrases, Tree, extract_phrases, parse_trees
 
 URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
@@ -65,7 +65,7 @@ def fetch(folder: Path, *, progress: bool = True, url: str = URL) -> list[Path]:
     """
     folder = Path(folder)
     states = [s if s.path and s.path.suffix == ".txt" else s._replace(path=None) for s in check(folder)]
-    check_all_original(states, FETCH)
+    check_originals(states, FETCH)
     paths = []
     for name, path, _ in states:
         if path is None:
@@ -73,7 +73,7 @@ def fetch(folder: Path, *, progress: bool = True, url: str = URL) -> list[Path]:
             content = _read_content(archive, name)
             parse_trees(content, _describe(archive, name))
             path = folder / INSIDE / name  # names inside the archive are never used as paths
-            with saving(path):
+            with name_write_errors(path):
                 write_atomically(path, content)
         paths.append(path)
     return paths

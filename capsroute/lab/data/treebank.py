@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ..atomic_files import write_atomically
 from .checks import check_integer, check_split
 from .downloads import file_digest
-from .files import saving
+from .file_states import name_write_errors
 from .reviews.grammar import Grammar, join_words, pick
 from .reviews.rules import label_bracket
 from .sst import FILES
@@ -33,7 +33,7 @@ BYTES = {"train": range(192), "validation": range(192, 216), "test": range(216, 
 
 
 class Sizes(NamedTuple):
-    """Sentences in each split."""
+    """Hold the number of sentences in each split."""
 
     train: int = 3000
     validation: int = 300
@@ -58,11 +58,6 @@ def generate_sentences(seed: int, split: str, n: int | None = None, *, depth: in
     if n is not None:
         check_integer("n", n, 0)
     return itertools.islice(_generate(seed, split, depth), n)
-
-
-def generate_texts(seed: int, n: int) -> list[str]:
-    """Return training sentences as text."""
-    return [tree.text() for tree in generate_sentences(seed, "train", n)]
 
 
 def generate_reviews(seed: int, n: int) -> list[str]:
@@ -103,7 +98,7 @@ def write_files(folder: Path, *, seed: int = 0, sizes: Sizes | tuple[int, int, i
     if _is_intact(sums):
         return target
     lines = []
-    with saving(target):
+    with name_write_errors(target):
         target.mkdir(exist_ok=True)
         for split, size in sizes._asdict().items():
             content = "".join(f"{tree}\n" for tree in generate_sentences(seed, split, size)).encode()

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from .checks import DataError
-from .files import read_error
+from .file_states import read_error
 
 SENTIMENTS = ("very negative", "negative", "neutral", "positive", "very positive")
 POLARITIES = ("negative", "positive")
 NEUTRAL = 2
 MAX_DEPTH = 1000  # far deeper than language goes; the texts of a tree's phrases grow with its depth squared
 TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)  # other spaces are letters: 8 1/2 is one word of SST
-ESCAPES = {"(": "-LRB-", ")": "-RRB-", "/": r"\/", "*": r"\*"}
+ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-", "/": r"\/", "*": r"\*"})
 EXPECTED = {  # in each state of the parser
     "start": "a tree, which begins with (",
     "opened": "a label from 0 to 4",
@@ -32,7 +32,7 @@ EXPECTED = {  # in each state of the parser
 
 
 class Phrases(NamedTuple):
-    """Texts with a class each."""
+    """Hold texts with a class each."""
 
     text: list[str]
     label: np.ndarray  # [n] int64, index into SENTIMENTS or POLARITIES
@@ -44,7 +44,7 @@ class Phrases(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A phrase of a tree: its words from `start` up to, but not including, `end`."""
+    """Mark a phrase of a tree: its words from `start` up to, but not including, `end`."""
 
     label: int
     start: int
@@ -52,7 +52,7 @@ class Node(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A sentence and all of its phrases in a flat list, so that no depth overflows the stack."""
+    """Hold a sentence and all of its phrases in a flat list, so that no depth overflows the stack."""
 
     words: tuple[str, ...]
     nodes: tuple[Node, ...]  # in pre-order: the root first
@@ -69,17 +69,16 @@ class Tree(NamedTuple):
         """Return the line that `parse_tree` reads."""
         out: list[str] = []
         ends: list[int] = []  # of the open nodes
-        for k, node in enumerate(self.nodes):
-            out.append(f"{' ' if k else ''}({node.label}")
+        starts = [*(node.start for node in self.nodes[1:]), len(self.words)]
+        for node, next_start in zip(self.nodes, starts, strict=True):
+            out.append(f" ({node.label}")
             ends.append(node.end)
-            after = self.nodes[k + 1] if k + 1 < len(self.nodes) else None
-            if after is None or after.start >= node.end:  # a leaf
-                out.append(f" {escape_word(self.words[node.start])}")
-                limit = len(self.words) + 1 if after is None else after.start
-                while ends and ends[-1] <= limit:
+            if next_start >= node.end:  # a leaf
+                out.append(f" {self.words[node.start].translate(ESCAPES)}")
+                while ends and ends[-1] <= next_start:
                     ends.pop()
                     out.append(")")
-        return "".join(out)
+        return "".join(out).removeprefix(" ")
 
 
 class TreeError(ValueError):
@@ -102,7 +101,7 @@ def parse_tree(line: str) -> Tree:
             nodes.append(Node(int(token), len(words), -1))
             state = "label"
         elif token not in ("(", ")") and state == "label":
-            words.append(unescape_word(token))
+            words.append(_unescape(token))
             state = "word"
         elif token == ")" and state in ("word", "closed"):
             k = opened.pop()
@@ -168,11 +167,7 @@ def check_classes(classes: int) -> None:
         raise ValueError(f"classes: expected 5 or 2, got {classes!r}")
 
 
-def escape_word(word: str) -> str:
-    return "".join(ESCAPES.get(letter, letter) for letter in word)
-
-
-def unescape_word(word: str) -> str:
+def _unescape(word: str) -> str:
     for letter, escape in ESCAPES.items():
-        word = word.replace(escape, letter)
+        word = word.replace(escape, chr(letter))
     return word

@@ -12,12 +12,12 @@ from .rules import ADJECTIVES, FEELINGS, NOUNS, QUALITIES, VERBS, WORDS, Bracket
 T = TypeVar("T")
 VerbPhrase = tuple[str, list[Bracket]]  # a verb in its base form, and its complements
 
-# pairs (a, b) such that "neither a nor b" has the sentiment
+# sentiments a and b for which "neither a nor b" has the sentiment
 NEITHER = {-1: [(1, 1), (2, 2), (1, 2), (2, 1)], 0: [(1, -1), (-1, 1), (2, -2), (-2, 2)], 1: [(-1, -1)]}
 
 
 class Grammar:
-    """Writes one sentence from the top down: each method returns a part that has the sentiment `x`."""
+    """Write one sentence from the top down: each method returns a part that has the sentiment `x`."""
 
     def __init__(self, rng: random.Random):
         self.rng = rng
@@ -172,8 +172,8 @@ class Grammar:
         )
 
     def fact(self) -> VerbPhrase:
-        verb, *rest = self.draw(*WORDS["facts"]).split()
-        return verb, [*rest]
+        verb, rest = self.draw(*WORDS["facts"]).split(maxsplit=1)
+        return verb, [rest]
 
     def lacking(self, x: int) -> VerbPhrase:
         """Negate by a content word: lacks charm, free of padding."""
@@ -219,20 +219,18 @@ class Grammar:
         """Write a part of the film, with an indefinite article."""
         if self.rng.random() < 0.5:
             return phrase(self.adjective(x, 0), self.word(WORDS["plurals"]))
-        return _add_article(
-            phrase(self.adjective(x, 0), self.word("plot story script cast ending opening premise finale"))
-        )
+        parts = "plot story script cast ending opening premise finale"
+        return _add_article(phrase(self.adjective(x, 0), self.word(parts)))
 
     def noun(self, x: int, depth: int, plain: bool) -> Bracket:
-        films = "film movie picture"
-        return self.choose(
-            (1, lambda: _add_article(self.word(NOUNS[x]))),
-            (1, lambda: _add_article(phrase(self.adjective(x, depth, plain), self.word(films)))),
-            (
-                1 if abs(x) == 2 else 0,
-                lambda: _add_article(phrase(self.word(WORDS["emphases"]), self.word(NOUNS[x // 2]))),
-            ),
+        """Write what kind of film it is, with an indefinite article."""
+        films, emphases = "film movie picture", WORDS["emphases"]
+        noun = self.choose(
+            (1, lambda: self.word(NOUNS[x])),
+            (1, lambda: phrase(self.adjective(x, depth, plain), self.word(films))),
+            (1 if abs(x) == 2 else 0, lambda: phrase(self.word(emphases), self.word(NOUNS[x // 2]))),
         )
+        return _add_article(noun)
 
     def adjective(self, x: int, depth: int, plain: bool = False) -> Bracket:
         """Write an adjective with its adverbs; a `plain` one can be negated without ambiguity."""

@@ -1,27 +1,10 @@
 """Trucks: three or more axles, an upright cab with two exhausts, and behind it a long, high load of lighter paint."""
 
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 
 from .solids import DARK, GLASS, SIDES, Solid, axles, ball, box, limb, profile, rod, shifted, turn
-
-
-class Bed(NamedTuple):
-    """Say where a load goes."""
-
-    x0: float  # back
-    x1: float  # front
-    mid: float
-    length: float
-    w: float
-    h: float  # height of the load
-    z: float  # height of the frame
-    gap: float  # to the cab
-    cab_top: float
-    cargo: float  # paints
-    paint: float
 
 
 def build_truck(s: SimpleNamespace, rng: np.random.Generator) -> list[Solid]:
@@ -32,7 +15,8 @@ def build_truck(s: SimpleNamespace, rng: np.random.Generator) -> list[Solid]:
     x, y = x1 + 0.55 * s.gap, 0.4 * w
     xs = [front - 0.28, back + 0.28, back + 0.3 + 2.1 * s.radius]
     xs += [front - 0.3 - 2.1 * s.radius, back + 0.32 + 4.2 * s.radius][: s.axles - 3]
-    bed = Bed(back, x1, (back + x1) / 2, x1 - back, w, s.load_height, z, s.gap, cab_top, cargo, paint)
+    bed = SimpleNamespace(x0=back, x1=x1, mid=(back + x1) / 2, length=x1 - back, w=w, h=s.load_height, z=z)
+    bed.gap, bed.cab_top, bed.cargo, bed.paint = s.gap, cab_top, cargo, paint
     return [
         *axles(xs, w + 0.04, s.radius, 0.18, hub),
         box((0, 0, z - 0.06), (s.length - 0.04, 0.6 * w, 0.14), DARK),
@@ -69,18 +53,18 @@ def _cab(s: SimpleNamespace, front: float, back: float, low: float, paint: float
     ]
 
 
-def _floor(b: Bed, paint: float) -> Solid:
+def _floor(b: SimpleNamespace, paint: float) -> Solid:
     return box((b.mid, 0, b.z + 0.03), (b.length, b.w, 0.07), paint)
 
 
-def _boxed(b: Bed) -> list[Solid]:
+def _boxed(b: SimpleNamespace) -> list[Solid]:
     """Build a closed box with ribs."""
     z, places = b.z + 0.06 + b.h / 2, [b.x0 + f * b.length for f in (0.25, 0.5, 0.75)]
     ribs = [box((x, 0, z), (0.03, b.w + 0.03, b.h), 0.8 * b.cargo) for x in places]
     return [box((b.mid, 0, z), (b.length, b.w, b.h), b.cargo), *ribs]
 
 
-def _tank(b: Bed) -> list[Solid]:
+def _tank(b: SimpleNamespace) -> list[Solid]:
     """Build a tank with bands and a hatch."""
     r = 0.44 * b.h
     z = b.z + 0.1 + r
@@ -95,7 +79,7 @@ def _tank(b: Bed) -> list[Solid]:
     ]
 
 
-def _tipper(b: Bed) -> list[Solid]:
+def _tipper(b: SimpleNamespace) -> list[Solid]:
     """Build an open tray with a heap in it."""
     low, h = b.z + 0.1, b.h
     wall = [(b.x0, b.z + 0.22), (b.x1, low), (b.x1, low + h), (b.x0 - 0.1, low + 0.8 * h)]
@@ -108,7 +92,7 @@ def _tipper(b: Bed) -> list[Solid]:
     ]
 
 
-def _fire_engine(b: Bed) -> list[Solid]:
+def _fire_engine(b: SimpleNamespace) -> list[Solid]:
     """Build shutters at the sides and a ladder on top."""
     x, top, ladder, R = b.x0 + 0.3, b.z + b.h, np.array([b.mid + 0.2, 0, b.z + b.h + 0.2]), turn(pitch=5)
     shutters = [(b.x0 + f * b.length, 0, b.z + 0.02 + b.h / 2) for f in (0.2, 0.5, 0.8)]
@@ -122,7 +106,7 @@ def _fire_engine(b: Bed) -> list[Solid]:
     ]
 
 
-def _mixer(b: Bed) -> list[Solid]:
+def _mixer(b: SimpleNamespace) -> list[Solid]:
     """Build a slanting drum that narrows to both ends, between a water tank and a hopper with its chute."""
     places = ((b.x1 - 0.2, 0.47), (b.mid + 0.1, 0.57), (b.mid - 0.3, 0.7), (b.x0 + 0.02, 0.96))
     end, deep, wide, mouth = (np.array([x, 0, b.z + f * b.h]) for x, f in places)
@@ -140,7 +124,7 @@ def _mixer(b: Bed) -> list[Solid]:
     ]
 
 
-def _containers(b: Bed) -> list[Solid]:
+def _containers(b: SimpleNamespace) -> list[Solid]:
     """Build two ribbed containers, the front one higher."""
     parts, long = [_floor(b, 0.8 * b.paint)], 0.49 * b.length
     for x, h, paint in ((b.x0 + long / 2, 0.86 * b.h, 0.75 * b.cargo), (b.x1 - long / 2, b.h, b.cargo)):
@@ -150,7 +134,7 @@ def _containers(b: Bed) -> list[Solid]:
     return parts
 
 
-def _logs(b: Bed) -> list[Solid]:
+def _logs(b: SimpleNamespace) -> list[Solid]:
     """Build a pile of logs between stakes."""
     r, parts = b.h / 6.6, [_floor(b, DARK)]
     rows = [(y, up) for up in (0, 2, 4) for y in (-2, 0, 2)] + [(-1, 5.7), (1, 5.7)]
@@ -162,7 +146,7 @@ def _logs(b: Bed) -> list[Solid]:
     return parts + [box(place, (0.06, 0.05, b.h), DARK) for place in stakes]
 
 
-def _canvas(b: Bed) -> list[Solid]:
+def _canvas(b: SimpleNamespace) -> list[Solid]:
     """Build a cover over hoops."""
     top, hoops = b.z + 0.3 + 0.4 * b.h, [b.x0 + f * b.length for f in (0.02, 0.34, 0.66, 0.95)]
     return [
@@ -173,7 +157,7 @@ def _canvas(b: Bed) -> list[Solid]:
     ]
 
 
-def _crane(b: Bed) -> list[Solid]:
+def _crane(b: SimpleNamespace) -> list[Solid]:
     """Build a house with a pane and a weight behind, and on it a jib that reaches over the cab."""
     z = b.z + 0.22
     root, tip = np.array([b.x0 + 0.2, 0, b.z + 0.3 + 0.8 * b.h]), np.array([b.x1 + 0.55, 0, b.z + 0.5 + 1.05 * b.h])

@@ -1,4 +1,4 @@
-"""Files of published datasets: finding them, their states, and errors about them."""
+"""Files of published datasets: their states, and errors that say what to do about them."""
 
 import errno
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,7 @@ ORIGINAL, READABLE = "original", "readable, but not the published original"
 
 
 class FileState(NamedTuple):
-    """State of one of a dataset's files: `ORIGINAL`, `READABLE`, `"missing"`, or what is wrong with it."""
+    """Hold the state of one of a dataset's files: `ORIGINAL`, `READABLE`, `"missing"`, or what is wrong with it."""
 
     name: str
     path: Path | None
@@ -28,8 +28,8 @@ def read_error(path: Path, error: OSError) -> DataError:
 
 
 @contextmanager
-def saving(path: Path) -> Iterator[None]:
-    """Create the folder of a file or folder to write, and report errors of writing it with its name."""
+def name_write_errors(path: Path) -> Iterator[None]:
+    """Create the folder that a file or folder is written into, and name that file in errors of writing it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -67,7 +67,7 @@ def check_file(name: str, path: Path | None, is_original: Callable[[Path], bool]
         return FileState(name, path, f"unreadable: {error.strerror or error}")
 
 
-def check_all_original(states: Iterable[FileState], command: str) -> None:
+def check_originals(states: Iterable[FileState], command: str) -> None:
     """Raise if any existing file differs from the published one, so that `command` never overwrites it."""
     wrong = [f"{s.path} ({s.state})" for s in states if s.path and s.state != ORIGINAL]
     if wrong:
