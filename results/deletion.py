@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 import capsroute
@@ -32,7 +33,18 @@ from capsroute.lab.analysis.deletion import (
 )
 from capsroute.lab.data import folder, smallnorb, sst, toys, treebank
 from capsroute.lab.predict import TextClassifier
-from capsroute.lab.report.charts import draw_deletion, encode_figure
+from capsroute.lab.report.charts import (
+    BLUE,
+    FAINT,
+    HALF,
+    INK,
+    LEGEND,
+    ORANGE,
+    encode_figure,
+    new_axes,
+    plot_curve,
+    set_title,
+)
 from capsroute.layers import Routing
 from capsroute.nets import SST, SmallNORB
 
@@ -139,6 +151,21 @@ def attribute_by_candidates(
         "proportional, score alone": proportional[:, winner],
         "gradient times input, score alone": gradient_times_input(layers, a, mu, odds=False),
     }
+
+
+def draw_deletion(title: str, deletion: Deletion) -> Figure:
+    """Draw deletion curves with bands of two standard errors."""
+    figure, ((axes,),) = new_axes(HALF + 0.6, 3.6)
+    for name, colour in {"credit": BLUE, "gradient times input": ORANGE, "random": FAINT}.items():
+        mean, error = np.array(deletion.curve(name)).T
+        area = deletion.area(name)
+        label = f"{name}, area {area.mean:.3f} ± {area.error:.3f}"
+        plot_curve(axes, 100 * deletion.fractions.numpy(), mean, 2 * error, colour, label, percent=True)
+    figure.legend(**LEGEND, labelcolor=INK, loc="outside lower left")
+    axes.set(xlim=(0, 100), ylim=(0, 101))
+    axes.set(xlabel="removed, highest first, % of inputs", ylabel="probability of the class, %")
+    set_title(axes, title)
+    return figure
 
 
 def describe_run(seconds: float) -> dict[str, Any]:

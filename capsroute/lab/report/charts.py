@@ -13,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from ..analysis.accuracy import GroupAccuracy
-from ..analysis.deletion import Deletion
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 """Okabe and Ito's colours, distinct for colour-blind readers."""
@@ -23,6 +22,7 @@ DPI = 200
 HALF, THIRD = 4.4, 3.3  # inches of a panel of which two or three stand side by side: readable on a phone
 DASHED: dict[str, Any] = {"color": FAINT, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
 LEGEND = {"frameon": False, "fontsize": 9.5}
+PERCENT = "{x:g}%"
 PERCENT_TICKS = MaxNLocator(6, steps=(1, 2, 5, 10))
 TILE = 192  # pixels of a tile of a mosaic, about
 MAX_TOKENS = 48
@@ -96,7 +96,7 @@ def plot_log(axes: Axes, log: Log, column: str, colour: str, name: str = "") -> 
     """Draw the loss or the accuracy of a log over the epochs, and return its number of finite points."""
     percent = column == "accuracy"
     if percent:
-        axes.yaxis.set_major_formatter(format_percent)
+        axes.yaxis.set_major_formatter(PERCENT)
     return plot_curve(axes, log["epoch"], log[column], log[f"{column}_sd"], colour, name, percent)
 
 
@@ -105,9 +105,8 @@ def draw_curves(column: str, logs: Sequence[tuple[str, str, Log]]) -> Figure:
     figure, ((axes,),) = new_axes(HALF, 2.8)
     if not sum([plot_log(axes, log, column, colour, name) for name, colour, log in logs]):
         axes.text(0.5, 0.5, "no finite value", transform=axes.transAxes, ha="center", color=FAINT, fontsize=9.5)
-    _set_epochs(axes)
+    _label_epochs(axes, column.capitalize())
     axes.set_ylim(0, 101 if column == "accuracy" else None)
-    set_title(axes, column.capitalize())
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 2, "borderpad": 0.1, "handlelength": 1.2}
     axes.legend(**place, **LEGEND, labelcolor="linecolor")
     return figure
@@ -117,8 +116,7 @@ def draw_schedule(title: str, epoch: np.ndarray, values: np.ndarray) -> Figure:
     """Draw a setting of the optimiser over the epochs, with ticks at its lowest and highest value."""
     figure, ((axes,),) = new_axes(HALF, 2.2)
     plot_curve(axes, epoch, values)
-    _set_epochs(axes)
-    set_title(axes, title)
+    _label_epochs(axes, title)
     finite = values[np.isfinite(epoch) & np.isfinite(values)]
     if len(finite):
         low, high = float(finite.min()), float(finite.max())
@@ -169,12 +167,10 @@ def draw_accuracies(
     right = {"xycoords": ("axes fraction", "data"), "ha": "right"}
     for k, accuracy in enumerate(middle):
         annotate(axes, f"{accuracy:.1f}%", (1, k), INK, (50, 0), **right)
-    axes.set_yticks(y, rows)
-    axes.tick_params(axis="y", labelcolor=INK)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlim(floor, 100 + 0.01 * (100 - floor))
+    axes.set_yticks(y, rows, color=INK)
     axes.set_xticks(PERCENT_TICKS.tick_values(floor, 100))
-    axes.xaxis.set_major_formatter(format_percent)
+    axes.set(xlim=(floor, 100 + 0.01 * (100 - floor)), ylim=(len(rows) - 0.4, -0.6))
+    axes.xaxis.set_major_formatter(PERCENT)
     axes.grid(False)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     set_title(axes, title)
@@ -187,11 +183,9 @@ def draw_steps(counts: np.ndarray, labels: Sequence[str]) -> Figure:
     y, shares = np.arange(len(counts)), 100 * counts / counts.sum()
     bars = axes.barh(y, shares, height=0.62, color=[BLUE] + [ORANGE] * (len(counts) - 1))
     axes.bar_label(bars, fmt="%.2f%%", padding=4, fontsize=9.5, color=INK)
-    axes.set_yticks(y, labels)
-    axes.tick_params(axis="y", labelcolor=INK)
+    axes.set_yticks(y, labels, color=INK)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.2 * shares.max())  # margin for the numbers
-    axes.set_xticks([])
+    axes.set(xlim=(0, 1.2 * shares.max()), xticks=[])  # with margin for the numbers
     axes.grid(False)
     return figure
 
@@ -241,25 +235,7 @@ def draw_text_credit(tokens: Sequence[str], used: np.ndarray, net: np.ndarray) -
         for edge in np.arange(0.5, n - 1):
             axes.axhline(edge, color="white", linewidth=0.7)
     shown = [token if len(token) <= 16 else token[:15] + "…" for token in tokens[:n]]
-    both[0].set_yticks(range(n), shown, parse_math=False)
-    both[0].tick_params(axis="y", labelcolor=INK)
-    return figure
-
-
-def draw_deletion(title: str, deletion: Deletion) -> Figure:
-    """Draw deletion curves with bands of two standard errors."""
-    figure, ((axes,),) = new_axes(HALF + 0.6, 3.6)
-    for name, colour in {"credit": BLUE, "gradient times input": ORANGE, "random": FAINT}.items():
-        mean, error = np.array(deletion.curve(name)).T
-        area = deletion.area(name)
-        label = f"{name}, area {area.mean:.3f} ± {area.error:.3f}"
-        plot_curve(axes, 100 * deletion.fractions.numpy(), mean, 2 * error, colour, label, percent=True)
-    figure.legend(**LEGEND, labelcolor=INK, loc="outside lower left")
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 101)
-    axes.set_xlabel("removed, highest first, % of inputs")
-    axes.set_ylabel("probability of the class, %")
-    set_title(axes, title)
+    both[0].set_yticks(range(n), shown, parse_math=False, color=INK)
     return figure
 
 
@@ -279,11 +255,8 @@ def axis_floor(rows: Sequence[GroupAccuracy]) -> float:
     return float(PERCENT_TICKS.tick_values(low, 100)[0])
 
 
-def format_percent(value: float, _: object = None) -> str:
-    return f"{value:g}%"
-
-
-def _set_epochs(axes: Axes) -> None:
+def _label_epochs(axes: Axes, title: str) -> None:
+    set_title(axes, title)
     axes.set_xlabel("epoch")
     axes.margins(x=0.01)
     axes.set_xlim(left=0)

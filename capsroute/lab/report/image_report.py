@@ -33,25 +33,12 @@ COLUMNS = ("left\nimage", "used", "not\nused", "for,\nagainst", "by kind\nof par
 FACTORS = {"azimuth": lambda code: f"{10 * code}°", "elevation": lambda code: f"{30 + 5 * code}°", "lighting": str}
 
 
-def write_image_report(
-    folder: Path,
-    details: RunDetails,
-    scores: np.ndarray,
-    pairs: Pairs,
-    names: Sequence[str],
-    network: SmallNORB | None = None,
-) -> Path:
+def write_image_report(folder: Path, details: RunDetails, pairs: Pairs, network: SmallNORB | None = None) -> Path:
     """Write `folder/report.html` and its pictures in place of an earlier report, and return the page's path.
 
-    Args:
-        folder: Created if missing.
-        details: What to say of the run.
-        scores: Scores on the test split, before the softmax, `[n, k]`.
-        pairs: The test split.
-        names: Names of the classes, in the order of the scores.
-        network: The network, if the report is to show the credit of some answers.
+    The pairs are the test split. With the network the report shows the credit of some answers.
     """
-    answers = make_answers(scores, pairs.category, names, "pairs", "pairs.category")
+    answers = make_answers(details, pairs.category, "pairs", "pairs.category")
     n, m = len(answers.true), pairs.images.shape[-1]
     check_shape("pairs.images", pairs.images, n, 2, m, m)
     check_shape("pairs.info", pairs.info, n, 4)
@@ -63,7 +50,7 @@ def write_image_report(
             _by_toy(answers, pairs, album),
             _mistakes(answers, pairs, album),
             *([show_credit(answers, pairs, network, album)] if network is not None else []),
-            _samples(pairs, names, album),
+            _samples(pairs, details.names, album),
         ]
 
     intervals = {"95% interval, were pairs independent": answers.interval} | by_toy
@@ -112,11 +99,11 @@ def _by_viewpoint(answers: Answers, pairs: Pairs, album: Album) -> Section:
         values = getattr(pairs, name)
         rows = {label(row.value): row for row in accuracy_by_factor(answers.hit, values)}
         n_unknown = int((values < 0).sum())
-        if rows:
-            found[name] = rows
         if not rows:
             sentences.append(f"By {name}: left out, because it is unknown for these pairs.")
-        elif n_unknown:
+            continue
+        found[name] = rows
+        if n_unknown:
             sentences.append(f"By {name}: without {n_unknown:,} pairs for which it is unknown.")
     note = (
         "The intervals take pairs for independent; the same toys are behind every value, so they compare values on "

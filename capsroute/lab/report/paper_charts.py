@@ -18,11 +18,11 @@ from .charts import (
     INK,
     LEGEND,
     ORANGE,
+    PERCENT,
     PURPLE,
     Log,
     annotate,
     draw_mosaic,
-    format_percent,
     new_axes,
     plot_log,
     set_title,
@@ -58,14 +58,10 @@ def draw_by_parameters(records: Sequence[Record]) -> Figure:
             side, align = (-8, "right") if record.parameters > 1_000_000 else (8, "left")
             words, colour = f"{record.method} ({source})", ORANGE if record.ours else INK
             annotate(axes, words, place, colour, (side, 0), ha=align)
-    axes.set_xscale("log")
-    axes.set_xlim(200_000, 12_000_000)
-    ticks = (300_000, 1_000_000, 3_000_000, 10_000_000)
-    axes.set_xticks(ticks, ["300 thousand", "1 million", "3 million", "10 million"])
+    axes.set(xscale="log", xlim=(200_000, 12_000_000), ylim=(97, 99.4), xlabel="parameters")
+    axes.set_xticks([3e5, 1e6, 3e6, 1e7], ["300 thousand", "1 million", "3 million", "10 million"])
     axes.minorticks_off()
-    axes.set_ylim(97, 99.4)
-    axes.yaxis.set_major_formatter(format_percent)
-    axes.set_xlabel("parameters")
+    axes.yaxis.set_major_formatter(PERCENT)
     set_title(axes, "Accuracy on smallNORB against parameters")
     return figure
 
@@ -92,9 +88,8 @@ def draw_by_year(title: str, records: Sequence[Record]) -> Figure:
             above = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "baseline"}
             annotate(axes, words, (1, record.accuracy), ORANGE, (0, 4), **above)
     axes.set_xticks(years, [str(year) for year in years])
-    axes.set_xlim(years[0] - 0.2, years[-1] + 0.25 * len(years))
-    axes.set_ylim(low - 2 * gap, high + 2 * gap)
-    axes.yaxis.set_major_formatter(format_percent)
+    axes.set(xlim=(years[0] - 0.2, years[-1] + 0.25 * len(years)), ylim=(low - 2 * gap, high + 2 * gap))
+    axes.yaxis.set_major_formatter(PERCENT)
     set_title(axes, title)
     return figure
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,14 +46,8 @@ def write_figures(
 ) -> list[Path]:
     """Draw every figure of a network into a folder, with `figures.json` beside them, and return their paths.
 
-    Args:
-        name: Name of the weights in the JSON file.
-        weights: Their folder.
-        config: The config they were trained with, which names the data.
-        logs: Folders of runs, or of runs that differ in their seed, whose learning curves to draw.
-        out: Folder to write.
-        fabric: Where to compute.
-        note: A remark for the JSON file.
+    The config is that of the weights and names the data; each folder of `logs`, of a run or of runs that differ in
+    their seed, has its learning curves drawn. The name of the weights and the note go into the JSON file.
     """
     if not isinstance(config, VisionConfig):
         raise SettingError(f"{name}: expected a network that sees stereo pairs, got one that reads sentences")
@@ -223,61 +218,25 @@ def draw_all(
 
 
 def write_captions(facts: dict[str, Any]) -> dict[str, str]:
-    """Write what each figure shows, with its numbers."""
-    *_, norb, author, ours = records.SMALLNORB
-    (*_, sst5, ours_5), (*_, sst2, ours_2) = records.SST5, records.SST2
-    turn, climb, n_toys = facts["means by azimuth"], facts["means by elevation"], facts["views"]["toys"]
-    stress = {along: max(facts[f"stress of maps by {along}"].values()) for along in ("elevation", "azimuth")}
-    maps = "Maps in two dimensions of the four pose vectors of a class capsule, for one toy of each category"
-    means = "Means over toys and vectors: relative distance to the first view"
-    return {
-        "accuracy-by-parameters": (
-            f"Networks that held the record on smallNORB, up to the paper's with {norb.accuracy:g}%. In orange what "
-            "was measured here, on a copy of the images that went through JPEG: the author's weights, "
-            f"{author.accuracy:g}%, and five runs of ours, {_with_deviation(ours)}."
-        ),
-        "sst5-by-year": (
-            f"Networks that held the record on SST-5/R, up to the paper's with {sst5.accuracy:g}% over GPT-2 large. In "
-            f"orange five runs of ours over the much smaller MiniLM-L6: {_with_deviation(ours_5)}."
-        ),
-        "sst2-by-year": (
-            f"The same on SST-2/R, where the paper's {sst2.accuracy:g}% was the best of single networks for a single "
-            f"task; ours over MiniLM-L6: {_with_deviation(ours_2)}."
-        ),
-        "trajectories-elevation": (
-            f"{maps}, from the lowest elevation to the highest. Stress, the error of the distances drawn, is at most "
-            f"{stress['elevation']:.0%}."
-        ),
-        "trajectories-azimuth": f"{maps}, around a whole turn. Stress is at most {stress['azimuth']:.0%}.",
-        "pose-change-azimuth": (
-            f"Pose vectors of {n_toys} toys around a whole turn, each toy in light, the mean in dark. "
-            f"{means} {_at(turn['distance'], AZIMUTHS, 1, 9, 17)}; norm {_range(turn['norm'])} the first; cosine "
-            f"{_at(turn['cosine'], AZIMUTHS, 1, 9, 17)}."
-        ),
-        "pose-change-elevation": (
-            f"The same from 30° to 70° of elevation. {means} {_at(climb['distance'], ELEVATIONS, 1, 4, 8)}; norm "
-            f"{_range(climb['norm'])} the first; cosine {_at(climb['cosine'], ELEVATIONS, 1, 4, 8)}."
-        ),
-        "full-turn": _turn_caption(facts["whole turns"]["poses"], facts["whole turns"]["images"], n_toys),
-        "curves": f"Loss and accuracy by epoch, with a band of one standard deviation. {'; '.join(facts['curves'])}.",
-        "samples": "One toy of each category in 18 stereo pairs, left image above right, under one lighting.",
+    """Write what each figure shows, with its numbers, from the templates in `captions.toml`."""
+    whole, images = facts["whole turns"]["poses"], facts["whole turns"]["images"]
+    n = len(poses.AZIMUTHS)
+    values: dict[str, Any] = dict(zip(("norb", "author", "ours"), records.SMALLNORB[-3:], strict=True))
+    values |= dict(zip(("sst5", "ours5", "sst2", "ours2"), (*records.SST5[-2:], *records.SST2[-2:]), strict=True))
+    for name, along in (("turn", "azimuth"), ("climb", "elevation")):
+        means, stress = facts[f"means by {along}"], max(facts[f"stress of maps by {along}"].values())
+        values[name] = means | {"lowest": min(means["norm"]), "highest": max(means["norm"]), "stress": stress}
+    values |= {
+        "views": facts["views"],
+        "whole": whole,
+        "closing": whole["closing step over mean step"],
+        "by_chance": whole["turns"] * (n - 1) / n,
+        "angles": whole[poses.BY_ANGLE],
+        "pixels": images[poses.BY_ANGLE],
+        "curves": "; ".join(facts["curves"]),
     }
-
-
-def _turn_caption(turn: dict[str, Any], images: dict[str, Any], n_toys: int) -> str:
-    closing, n, n_turns = turn["closing step over mean step"], len(poses.AZIMUTHS), turn["turns"]
-    poses_at, images_at = (
-        "{:.2f}, {:.2f} and {:.2f}".format(*(values[poses.BY_ANGLE][k] for k in (0, 4, 8))) for values in (turn, images)
-    )
-    return (
-        f"Distances between two views of a toy by the angle between them, with quartiles, over {n_turns} whole turns "
-        f"({n_toys} toys, three elevations). The step that closes a turn, from 340° to 0°, is {closing['median']:.2f} "
-        f"times the mean of its other steps (median; {closing['10% quantile']:.2f} to {closing['90% quantile']:.2f} in "
-        f"four turns of five) and {turn[poses.OVER_OPPOSITE]:.2f} times the distance of opposite views. In "
-        f"{turn[poses.NOT_LONGEST]} turns another step is longer; if the closing one were like any other, it would be "
-        f"{n_turns * (n - 1) / n:.0f}. Over their mean, distances of poses 20°, 100° and 180° apart are {poses_at}, of "
-        f"images, pixel by pixel, {images_at}."
-    )
+    templates = tomllib.loads(Path(__file__).with_name("captions.toml").read_text(encoding="utf-8"))
+    return {name: template.format(**values) for name, template in templates.items()}
 
 
 def _first_of_each(pairs: Pairs) -> dict[str, int]:
@@ -295,15 +254,3 @@ def _read_table(path: Path, split: str) -> list[dict[str, np.ndarray]]:
     seeds = dict.fromkeys(row["seed"] for row in rows)
     columns = ("epoch", "loss", "loss_sd", "accuracy", "accuracy_sd")
     return [{c: np.array([float(row[c]) for row in rows if row["seed"] == seed]) for c in columns} for seed in seeds]
-
-
-def _at(values: Sequence[float], labels: Sequence[str], *places: int) -> str:
-    return ", ".join(f"{values[k]:.2f} at {labels[k]}" for k in places)
-
-
-def _range(values: Sequence[float]) -> str:
-    return f"{min(values):.2f} to {max(values):.2f} times"
-
-
-def _with_deviation(record: records.Record) -> str:
-    return f"{record.accuracy:.2f} ± {record.deviation:.2f}%"

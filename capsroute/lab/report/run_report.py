@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from lightning.fabric import Fabric
 from torch import Tensor
@@ -25,11 +24,8 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
     run = run if isinstance(run, RunFolder) else RunFolder(run)
     task = make_task(saved_config(run.read_json("config.json")))
     scores, result = score_run(run, task, fabric, progress=progress)
-    if isinstance(task, Language):
-        return _report_texts(task, run, scores), result
-    if isinstance(task, Vision):
-        return _report_images(task, run, scores), result
-    raise UserError(f"{run.path}: expected a run on images or texts, got {type(task).__name__}")
+    page = _report_texts(task, run, scores) if isinstance(task, Language) else _report_images(task, run, scores)
+    return page, result
 
 
 def _report_images(task: Vision, run: RunFolder, scores: Tensor) -> Path:
@@ -37,33 +33,27 @@ def _report_images(task: Vision, run: RunFolder, scores: Tensor) -> Path:
     data = "smallNORB" if config.data == "smallnorb" else f"rendered toys, {config.size}x{config.size}"
     steps = [name for name, used in (("mixup", config.mixup), ("random crops", config.padding)) if used]
     trained = f"on images with {' and '.join(steps)}" if steps else "on unaltered images"
-    details = RunDetails(title=f"{config.experiment}: {data}", trained=trained, **_read_run(run))
-    return write_image_report(
-        run.path, details, scores.numpy(), task.pairs("test"), task.names, network=task.restore(run.model)
-    )
+    details = _read_details(task, run, scores, data)._replace(trained=trained)
+    return write_image_report(run.path, details, task.pairs("test"), task.restore(run.model))
 
 
 def _report_texts(task: Language, run: RunFolder, scores: Tensor) -> Path:
     config, phrases = task.config, task.phrases("test")
     data = "Stanford Sentiment Treebank" if config.data == "sst" else "generated film reviews"
-    network, encoder = task.restore(run.model), None
-    if isinstance(network, SST):
-        with suppress(UserError):  # a run can be reported where its encoder is missing: its scores are on disk
-            encoder = task.encoder()
-    details = RunDetails(
-        title=f"{config.experiment}: {data}, {config.classes} classes",
+    details = _read_details(task, run, scores, f"{data}, {config.classes} classes")._replace(
         trained="on phrases with mixup" if config.mixup else "on phrases",
         held_out="sentences of the validation split, which were not trained on",
-        **_read_run(run),
     )
-    routing = network if isinstance(network, SST) else None
-    return write_text_report(
-        run.path, details, scores.numpy(), phrases.text, phrases.label, task.names, network=routing, encoder=encoder
-    )
+    network, encoder = task.restore(run.model), None
+    if not isinstance(network, SST):
+        network = None
+    else:
+        with suppress(UserError):  # a run can be reported where its encoder is missing: its scores are on disk
+            encoder = task.encoder()
+    return write_text_report(run.path, details, phrases.text, phrases.label, network, encoder)
 
 
-def _read_run(run: RunFolder) -> dict[str, Any]:
-    """Return settings, versions, logs and headline facts of a run as fields of `RunDetails`."""
+def _read_details(task: Vision | Language, run: RunFolder, scores: Tensor, data: str) -> RunDetails:
     config, facts = run.read_json("config.json"), run.read_json("run.json")
     summary = {
         "parameters": facts["parameters"],
@@ -71,5 +61,6 @@ def _read_run(run: RunFolder) -> dict[str, Any]:
         "training_seconds": facts.get("seconds"),
         "weights": "final, after the last step",
     }
-    logs = {"training": run.training.read(), "validation": run.validation.read() or None}
-    return {"config": config, "versions": facts, "summary": summary, **logs}
+    logs = (run.training.read(), run.validation.read() or None)
+    title = f"{config['experiment']}: {data}"
+    return RunDetails(title, scores.numpy(), task.names, config, facts, summary, *logs)

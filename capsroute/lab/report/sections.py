@@ -26,9 +26,11 @@ Breakdown = Mapping[str, GroupAccuracy]
 
 
 class RunDetails(NamedTuple):
-    """What a report says of a run apart from its scores."""
+    """What a report says of a run."""
 
     title: str
+    scores: np.ndarray  # on the test split, before the softmax, [n, k]
+    names: Sequence[str]  # of the classes, in the order of the scores
     config: Mapping[str, Any]
     versions: Mapping[str, Any]
     summary: Mapping[str, Any]  # more facts for the top
@@ -120,9 +122,9 @@ def write_page(
     return path
 
 
-def make_answers(scores: np.ndarray, true: np.ndarray, names: Sequence[str], samples: str, origin: str) -> Answers:
-    """Turn scores `[n, k]` into probabilities, after checking them against names and true classes."""
-    scores, true = np.asarray(scores), np.asarray(true)
+def make_answers(details: RunDetails, true: np.ndarray, samples: str, origin: str) -> Answers:
+    """Turn the scores of a run into probabilities, after checking them against names and true classes."""
+    scores, names, true = np.asarray(details.scores), details.names, np.asarray(true)
     if scores.ndim != 2 or not len(scores):
         raise ValueError(f"scores: expected [n, k], got shape {list(scores.shape)}")
     n, k = scores.shape

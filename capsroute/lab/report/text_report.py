@@ -42,26 +42,18 @@ WORD = re.compile(r"\w+(?:['-]\w+)*")
 def write_text_report(
     folder: Path,
     details: RunDetails,
-    scores: np.ndarray,
     texts: Sequence[str],
     label: np.ndarray,
-    names: Sequence[str],
     network: SST | None = None,
     encoder: Encoder | None = None,
 ) -> Path:
     """Write `folder/report.html` and its pictures in place of an earlier report, and return the page's path.
 
-    Args:
-        folder: Created if missing.
-        details: What to say of the run.
-        scores: Scores on the test split, before the softmax, `[n, k]`.
-        texts: The sentences of the test split, from any origin: they are escaped.
-        label: Their true classes, `[n]`.
-        names: Names of the classes, in the order of the scores and of their scale.
-        network: The network, if the report is to show the credit of some answers.
-        encoder: The network's encoder; without it the report says why it shows no credit.
+    The texts, from any origin because they are escaped, and their classes `label [n]` are the test split; the classes
+    are named in the order of their scale. With the network the report shows the credit of some answers, or says why it
+    does not if the encoder is missing.
     """
-    answers = make_answers(scores, label, names, "sentences", "label")
+    answers, names = make_answers(details, label, "sentences", "label"), details.names
     if len(texts) != len(answers.true):
         raise ValueError(f"texts: expected {len(answers.true)}, as scores, got {len(texts)}")
     counts = np.bincount(answers.true)
