@@ -20,7 +20,7 @@ INNER = WIDTH - 2 * MARGIN
 HALF, THIRD = (INNER - GAP) / 2, (INNER - 2 * 26) / 3
 INK, FAINT, LINE = "#24292f", "#59636e", "#d0d7de"
 BETA = 0.2  # of both betas
-TOY = ("airplane", 0, 40, 45, 2)  # category, instance, azimuth, elevation, lighting
+TOY = ("airplane", 0, 40, 45, 3)  # category, instance, azimuth, elevation, light
 SENTENCE = "it is not a bad film"
 STYLE = (
     "text{font-family:system-ui,sans-serif;font-size:17px}ellipse{stroke-width:.05}"
@@ -139,8 +139,7 @@ def draw_iterations() -> str:
     drawn = []
     for place, k in enumerate((1, 2, 3, 5)):
         step = scene.steps[k - 1]
-        arguments = (scene.points, scene.votes, step.R, step.mu.squeeze(-2), step.sig2.squeeze(-2), algorithm.HOMES)
-        content = re.sub(r"^<svg[^>]*>|</svg>$", "", pictures.show_scene(*arguments)).replace('r=".03"', 'r=".05"')
+        content = re.sub(r"^<svg[^>]*>|</svg>$", "", pictures.show_scene(scene, step)).replace('r=".03"', 'r=".05"')
         x, y = (place % 2) * (HALF + GAP), (place // 2) * (HALF + 28 + GAP)
         drawn.append(write(x, y + 17, f"iteration {k}") + draw_panel(x, y + 28, HALF, content, SCENE_SIZE))
     return make_svg(2 * (HALF + 28) + GAP, "Points settle on one of three capsules within five iterations", *drawn)
@@ -199,7 +198,6 @@ def draw_toy() -> str:
 def draw_sentence() -> str:
     """Draw the credit of each word for the answer, against the other classes."""
     result = language.classify_text(SENTENCE)
-    assert result is not None
     net = result.net
     values = for_class(net.flatten(0, 1), net.sum((0, 1))).unflatten(0, net.shape[:2]).sum(1).tolist()
     answer = f"{result.names[result.winner]}, {100 * float(result.probabilities.max()):.1f}%"

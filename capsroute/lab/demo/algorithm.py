@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ...layers import Routing
 from ...routing import Step
-from ..errors import UserError
 
 N_POINTS = 48
 HOMES = ((-1.0, 0.65), (1.0, 0.65), (0.0, -0.9))
@@ -35,17 +34,7 @@ class Scene(NamedTuple):
 @torch.inference_mode()
 def route_points(example: str, seed: int, n_iters: int, beta_use: float, beta_ign: float) -> Scene:
     """Route the points of an example."""
-    if example not in GROUPS:
-        raise UserError(f"example: expected one of {', '.join(GROUPS)}, got {str(example)[:40]!r}")
-    for name, value, low, high in (
-        ("seed", seed, 0, MAX_SEED),
-        ("n_iters", n_iters, 1, MAX_ITERS),
-        ("beta_use", beta_use, 0, MAX_BETA),
-        ("beta_ign", beta_ign, 0, MAX_BETA),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise UserError(f"{name}: expected from {low:g} to {high:g}, got {str(value)[:40]!r}")
-    generator = torch.Generator().manual_seed(int(seed))
+    generator = torch.Generator().manual_seed(seed)
     homes, near = torch.tensor(HOMES), GROUPS[example]
     if near:
         centres = homes[list(near)].repeat_interleave(N_POINTS // len(near), 0)
@@ -54,7 +43,7 @@ def route_points(example: str, seed: int, n_iters: int, beta_use: float, beta_ig
         points = NOISE_RANGE * (2 * torch.rand(N_POINTS, 2, generator=generator) - 1)
     angle = 2 * math.pi * torch.rand(N_POINTS, len(homes), generator=generator)  # [i, j]
     cos, sin = angle.cos(), angle.sin()
-    layer = Routing(1, 2, 2, n_inp=N_POINTS, n_out=len(homes), n_iters=int(n_iters))
+    layer = Routing(1, 2, 2, n_inp=N_POINTS, n_out=len(homes), n_iters=n_iters)
     layer.W.copy_(torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2))
     layer.B.copy_((homes - torch.einsum("jd,ijdh->ijh", homes, layer.W)).unsqueeze(-2))  # rotation about the home
     layer.beta_use.fill_(beta_use)

@@ -1,170 +1,170 @@
 """Event handlers of the page: from the inputs of a tab to its HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from ..data.pairs import CATEGORIES
 from ..errors import UserError
-from ..report.html import figure, tinted_words
+from ..report.html import Html, figure, tinted_words
 from . import algorithm, language, pictures, vision
-from .vision import PairResult
 
 WINNER = "the likeliest class"
-NOT_NUMBERS = (UserError, TypeError, ValueError, OverflowError)  # what int() and the checks raise
 
 
+def explain_errors(show: Callable[..., str]) -> Callable[..., str]:
+    """Show the message of a `UserError` instead of raising it."""
+
+    @wraps(show)
+    def answer(*args: Any, **kwargs: Any) -> str:
+        try:
+            return show(*args, **kwargs)
+        except UserError as error:
+            return pictures.show_message(str(error))
+
+    return answer
+
+
+@explain_errors
 def show_toy(category: str, instance: int, azimuth: float, elevation: float, light: float) -> str:
     """Show a rendered toy."""
-    try:
-        result = vision.recognise_toy(category, instance, int(azimuth) % 360, int(elevation), int(light) - 1)
-    except NOT_NUMBERS as error:
-        return pictures.show_message(str(error))
+    _check_choice("category", category, CATEGORIES)
+    _check_choice("instance", instance, vision.INSTANCES)
+    _check_choice("azimuth", azimuth, vision.AZIMUTHS)
+    _check_choice("elevation", elevation, vision.ELEVATIONS)
+    _check_choice("light", light, vision.LIGHTS)
+    result = vision.recognise_toy(category, instance, int(azimuth), int(elevation), int(light))
     points, here = vision.project_pose(category, instance, result.winner, result.pose)
+    path = f"a full turn at {vision.TURN_ELEVATION}° under light {vision.TURN_LIGHT} (the loop)"
     note = (
         f"The {CATEGORIES[result.winner]} capsule's 4x4 pose, projected on the two directions in which it moves most "
-        f"along a full turn at {vision.TURN_ELEVATION}° under light 1 (the loop). The dot is your view."
+        f"along {path}. The dot is your view."
     )
     turn = figure(pictures.show_turn(points, here, vision.AZIMUTHS), note, title="Where its pose is", kind="walk")
     return _show_pair(result, f"{category} at {azimuth:g}°", turn)
 
 
+@explain_errors
 def show_files(paths: Sequence[str] | None) -> str:
     """Show an uploaded pair, or one image for both eyes."""
     if not paths:
-        return pictures.show_message("Choose one image or two.")
+        raise UserError("Choose one image or two.")
     try:
-        for path in paths:
-            if Path(path).stat().st_size > vision.MAX_BYTES:
-                raise UserError(f"file: expected at most {vision.MAX_BYTES >> 20} MB, got more")
-        result = vision.recognise_files([Path(path).read_bytes() for path in paths])
-    except UserError as error:
-        return pictures.show_message(str(error))
+        files = [Path(path).read_bytes() for path in paths]
     except OSError:
-        return pictures.show_message("file: expected an uploaded file, it is gone; upload it again")
-    return _show_pair(result, "your image")
+        raise UserError("file: expected an uploaded file, it is gone; upload it again") from None
+    return _show_pair(vision.recognise_files(files), "your image")
 
 
+@explain_errors
 def show_sentence(text: str, shown: str) -> str:
     """Show how a text is classified, and its credit for a class."""
-    try:
-        result = language.classify_text(text)
-        if result is None:
-            return pictures.show_message("Type a sentence.")
-        if shown not in (WINNER, *result.names):
-            raise UserError(f"class: expected one of {', '.join((WINNER, *result.names))}, got {str(shown)[:40]!r}")
-    except UserError as error:
-        return pictures.show_message(str(error))
+    result = language.classify_text(text)
+    _check_choice("class", shown, (WINNER, *result.names))
     which = result.winner if shown == WINNER else result.names.index(shown)
     name, use, net = result.names[which], result.use[..., which], result.net[..., which]  # [n, depth] each
-    cut = f" Only the first {len(result.tokens)} tokens were read." if result.truncated else ""
+    words = f"The stronger the blue, the more the word raised the score of “{name}”; orange words lowered it."
+    if result.truncated:
+        words += f" Only the first {len(result.tokens)} tokens were read."
+    shares = (
+        f"Per cent of each hidden state that “{name}” used, from the word itself to the encoder's last layer; "
+        "no colour is 0%, full blue 100%."
+    )
+    scores = f"What each hidden state gave the score of “{name}”. All of them add up to {float(net.sum()):+.2f}."
+    tinted = tinted_words([(" ", token) for token in result.tokens], net.sum(1).tolist())
+    used = pictures.show_table(100 * use, ".0f", 100, "depths", result.tokens)
+    gave = pictures.show_table(net, ".2f", float(net.abs().max()), "depths", result.tokens)
     return _grid(
-        figure(
-            pictures.show_probabilities(result.names, result.probabilities),
-            title="How likely each class is",
-            kind="answer",
-        ),
-        figure(
-            tinted_words([(" ", token) for token in result.tokens], net.sum(1).tolist()),
-            f"The stronger the blue, the more the word raised the score of “{name}”; orange words lowered it.{cut}",
-            title="What each word did",
-            kind="words-figure",
-        ),
-        figure(
-            pictures.show_table(100 * use, ".0f", 100, "depths", result.tokens),
-            f"Per cent of each hidden state that “{name}” used, from the word itself to the encoder's last layer; "
-            "no colour is 0%, full blue 100%.",
-            title="Tokens by depth: share used",
-        ),
-        figure(
-            pictures.show_table(net, ".2f", float(net.abs().max()), "depths", result.tokens),
-            f"What each hidden state gave the score of “{name}”. All of them add up to {float(net.sum()):+.2f}.",
-            title="Tokens by depth: benefit less cost",
-        ),
+        pictures.show_answer(result.names, result.probabilities),
+        figure(tinted, words, title="What each word did", kind="words-figure"),
+        figure(used, shares, title="Tokens by depth: share used"),
+        figure(gave, scores, title="Tokens by depth: benefit less cost"),
     )
 
 
+@explain_errors
 def show_points(example: str, seed: float, n_iters: float, beta_use: float, beta_ign: float, iteration: float) -> str:
     """Show one iteration of the routing of points."""
-    try:
-        scene = algorithm.route_points(example, int(seed), int(n_iters), beta_use, beta_ign)
-        k = min(max(int(iteration), 1), len(scene.steps))
-    except NOT_NUMBERS as error:
-        return pictures.show_message(str(error))
+    _check_choice("example", example, list(algorithm.GROUPS))
+    _check_range("seed", seed, 0, algorithm.MAX_SEED)
+    _check_range("n_iters", n_iters, 1, algorithm.MAX_ITERS)
+    _check_range("beta_use", beta_use, 0, algorithm.MAX_BETA)
+    _check_range("beta_ign", beta_ign, 0, algorithm.MAX_BETA)
+    _check_range("iteration", iteration, 1, algorithm.MAX_ITERS)
+    scene = algorithm.route_points(example, int(seed), int(n_iters), beta_use, beta_ign)
+    k = min(int(iteration), len(scene.steps))
     step = scene.steps[k - 1]
-    mu, sig2 = step.mu.squeeze(-2), step.sig2.squeeze(-2)
-    drawn = pictures.show_scene(scene.points, scene.votes, step.R, mu, sig2, algorithm.HOMES)
-    largest = max(float(s.a.abs().max()) for s in scene.steps)
     names = [f"capsule {j + 1}" for j in range(len(algorithm.HOMES))]
     scores, used = step.a.tolist(), step.D_use.sum(0).tolist()
+    largest = max(float(s.a.abs().max()) for s in scene.steps)
     score_bars = pictures.show_bars(names, scores, [f"{a:+.2f}" for a in scores], pictures.HUES, largest, signed=True)
     use_bars = pictures.show_bars(names, used, [f"{u:.1f}" for u in used], pictures.HUES, algorithm.N_POINTS)
+    legend = (
+        "Large dots are points, in the colours of the capsules that use them; small dots their votes; diamonds the "
+        "capsules' homes; ellipses two standard deviations about each capsule's mean."
+    )
     benefit = "The benefit of the points a capsule uses, less the cost of those it ignores."
     offered = f"Of {algorithm.N_POINTS} points, each of which offers 95% of its data."
     return _grid(
-        figure(
-            drawn,
-            "Large dots are points, in the colours of the capsules that use them; small dots their votes; diamonds the "
-            "capsules' homes; ellipses two standard deviations about each capsule's mean.",
-            title=f"Iteration {k} of {len(scene.steps)}",
-            kind="big",
-        ),
+        figure(pictures.show_scene(scene, step), legend, title=f"Iteration {k} of {len(scene.steps)}", kind="big"),
         f"<div>{figure(score_bars, benefit, title='Scores')}{figure(use_bars, offered, title='Points used')}</div>",
     )
 
 
-def _show_pair(result: PairResult, what: str, turn: str = "") -> str:
-    winner = CATEGORIES[result.winner]
-    left, right = result.images
-    views = (
-        pictures.show_grey(left, f"Left view of {what}"),
-        pictures.show_grey(right, f"Right view of {what}"),
-        pictures.show_heat(left, result.heat, f"What {winner} used"),
+def _show_pair(result: vision.PairResult, what: str, turn: str = "") -> str:
+    winner, (left, right) = CATEGORIES[result.winner], result.images
+    views = pictures.show_grey(left, f"Left view of {what}") + pictures.show_grey(right, f"Right view of {what}")
+    views += pictures.show_heat(left, result.heat, f"What {winner} used")
+    evidence = (
+        f"Where the {winner} capsule took its evidence, through both routing layers: from the least used place, grey, "
+        "to the most used, orange."
     )
-    first = [
-        f"<div>{pictures.show_matrix(m, f'Parts to larger parts, iteration {t}', float(result.to_parts.max()))}"
-        f"<small>iteration {t}</small></div>"
-        for t, m in enumerate(result.to_parts, 1)
-    ]
+    pose = pictures.show_table(result.pose, "z.2f", float(result.pose.abs().max()), "pose")
     labels = "".join(f"<span>{name}</span>" for name in CATEGORIES)
-    second = [
-        f'<div class="strip"><small>iteration {t}</small><div class="labels">{labels}</div>'
-        f"{pictures.show_matrix(m.T, f'Larger parts to classes, iteration {t}', float(result.to_classes.max()))}</div>"
-        for t, m in enumerate(result.to_classes, 1)
-    ]
+    strips = "".join(
+        f'<div class="strip"><small>iteration {t}</small><div class="labels">{labels}</div>{matrix}</div>'
+        for t, matrix in _show_matrices(result.to_classes.mT, "Larger parts to classes")
+    )
+    settled = (
+        f"Each column is one of {result.to_classes.shape[1]} larger parts, each row a class; the bluer, the more of "
+        f"the part the class uses. Over {len(result.to_classes)} iterations parts settle on a class."
+    )
+    squares = "".join(
+        f"<div>{matrix}<small>iteration {t}</small></div>"
+        for t, matrix in _show_matrices(result.to_parts, "Parts to larger parts")
+    )
+    kinds = "Each row is one of 64 kinds of parts, over all locations of the image, each column a larger part."
+    seen = "Left view, right view, and what was used"
     return _grid(
-        figure(
-            pictures.show_probabilities(CATEGORIES, result.probabilities),
-            title="How likely each class is",
-            kind="answer",
-        ),
-        figure(
-            f'<div class="views">{"".join(views)}</div>',
-            f"Where the {winner} capsule took its evidence, through both routing layers: from the least used place, "
-            "grey, to the most used, orange.",
-            title="Left view, right view, and what was used",
-            kind="seen",
-        ),
+        pictures.show_answer(CATEGORIES, result.probabilities),
+        figure(f'<div class="views">{views}</div>', evidence, title=seen, kind="seen"),
         turn,
+        figure(pose, "Blue above zero, orange below.", title=f"Pose of the {winner} capsule"),
+        figure(strips, settled, title="Second routing: larger parts to classes", kind="wide"),
         figure(
-            pictures.show_table(result.pose, "z.2f", float(result.pose.abs().max()), "pose"),
-            "Blue above zero, orange below.",
-            title=f"Pose of the {winner} capsule",
-        ),
-        figure(
-            "".join(second),
-            f"Each column is one of {result.to_classes.shape[1]} larger parts, each row a class; the bluer, the more "
-            f"of the part the class uses. Over {len(second)} iterations parts settle on a class.",
-            title="Second routing: larger parts to classes",
-            kind="wide",
-        ),
-        figure(
-            f'<div class="squares">{"".join(first)}</div>',
-            "Each row is one of 64 kinds of parts, over all locations of the image, each column a larger part.",
-            title="First routing: parts to larger parts",
-            kind="wide",
+            f'<div class="squares">{squares}</div>', kinds, title="First routing: parts to larger parts", kind="wide"
         ),
     )
+
+
+def _show_matrices(shares: Tensor, what: str) -> list[tuple[int, Html]]:
+    """Return each iteration's number and picture of shares `[t, rows, columns]`."""
+    largest = float(shares.max())
+    return [(t, pictures.show_matrix(m, f"{what}, iteration {t}", largest)) for t, m in enumerate(shares, 1)]
 
 
 def _grid(*figures: str) -> str:
     return f'<div class="shown">{"".join(figures)}</div>'
+
+
+def _check_choice(name: str, value: Any, allowed: Collection[Any]) -> None:
+    if value not in allowed:
+        raise UserError(f"{name}: expected one of {', '.join(map(str, allowed))}, got {str(value)[:40]!r}")
+
+
+def _check_range(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise UserError(f"{name}: expected from {low:g} to {high:g}, got {str(value)[:40]!r}")

@@ -40,13 +40,12 @@ def load_classifier() -> TextClassifier:
 
 
 @torch.inference_mode()
-def classify_text(text: str) -> TextResult | None:
-    """Classify a text; None for an empty one."""
-    if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
-        got = f"{len(text):,}" if isinstance(text, str) else type(text).__name__
-        raise UserError(f"text: expected at most {MAX_CHARACTERS} characters, got {got}")
-    if not text.strip():
-        return None
+def classify_text(text: str) -> TextResult:
+    """Classify a text that is not empty."""
+    if not isinstance(text, str) or not text.strip():
+        raise UserError("Type a sentence.")
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"text: expected at most {MAX_CHARACTERS} characters, got {len(text):,}")
     classifier = load_classifier()
     (tokens,) = classifier.encoder.split_tokens([text])
     credit = text_credit(classifier.network, *classifier.encoder.encode([tokens.ids]))

@@ -1,43 +1,23 @@
 """The demo page: its layout, and a local server that removes its files when it stops."""
 
-import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from ..data import toys
 from ..data.pairs import CATEGORIES
+from ..environment_variables import set_environment
 from ..errors import UserError, needs_extra
 from . import algorithm, handlers, language, vision
-
-if TYPE_CHECKING:
-    import gradio as gr
 
 CSS = Path(__file__).with_name("page.css")
 DELETE_UPLOADS = (60, 600)  # seconds: how often to look for old uploads, and their age
 CONCURRENCY = 2  # requests of one kind at a time; more would only wait for the cores
 MAX_QUEUE = 200  # waiting requests, before others are refused
-
-
-def build_page() -> "gr.Blocks":
-    """Build the page, after loading all that its first answers need."""
-    gr = _import_gradio()
-    for load in (vision.load_network, vision.load_turns, language.load_classifier):
-        load()
-    with gr.Blocks(title="capsroute", analytics_enabled=False, delete_cache=DELETE_UPLOADS) as page:
-        gr.Markdown("# capsroute\nWatch routing by agreement at work.")
-        with gr.Tab("Vision"):
-            _add_vision(gr, page)
-        with gr.Tab("Language"):
-            _add_language(gr, page)
-        with gr.Tab("Algorithm"):
-            _add_algorithm(gr, page)
-    return page.queue(default_concurrency_limit=CONCURRENCY, max_size=MAX_QUEUE)
 
 
 @contextmanager
@@ -51,12 +31,21 @@ def serve_page(host: str = "127.0.0.1", port: int = 0, *, open_page: bool = Fals
     """
     number = _find_port(host, port)
     n_threads = torch.get_num_threads()
-    with tempfile.TemporaryDirectory(prefix="capsroute-") as folder, _keep_files_in(folder):
-        gr, page = _import_gradio(), build_page()
+    with (
+        tempfile.TemporaryDirectory(prefix="capsroute-") as folder,
+        # Gradio keeps uploads there, Matplotlib, which it imports, a list of fonts, and PyTorch makes an empty folder
+        set_environment(GRADIO_TEMP_DIR=folder, MPLCONFIGDIR=folder, TORCHINDUCTOR_CACHE_DIR=folder),
+    ):
+        try:
+            import gradio as gr
+            from gradio.themes import Default
+        except ModuleNotFoundError:
+            raise needs_extra("gradio", "demo") from None
+        page = _build_page(gr)
         torch.set_num_threads(1)  # requests share the cores
         try:
             fonts = ["system-ui", "sans-serif"]  # these need no download
-            theme = gr.themes.Default(primary_hue="blue", font=fonts, font_mono=["ui-monospace", "monospace"])
+            theme = Default(primary_hue="blue", font=fonts, font_mono=["ui-monospace", "monospace"])
             switched_off = ("share", "ssr_mode", "pwa", "mcp_server", "enable_monitoring", "run_history")
             page.launch(
                 server_name=host,
@@ -77,21 +66,19 @@ def serve_page(host: str = "127.0.0.1", port: int = 0, *, open_page: bool = Fals
             torch.set_num_threads(n_threads)
 
 
-@contextmanager
-def _keep_files_in(folder: str) -> Iterator[None]:
-    """Let Gradio keep its uploads, and Matplotlib, which it imports, its list of fonts in a folder."""
-    before = dict(os.environ)
-    os.environ.update(dict.fromkeys(("GRADIO_TEMP_DIR", "MPLCONFIGDIR"), folder))
-    try:
-        yield
-    finally:
-        for name in ("GRADIO_TEMP_DIR", "MPLCONFIGDIR"):
-            os.environ.pop(name)
-            if name in before:
-                os.environ[name] = before[name]
+def _build_page(gr: Any) -> Any:
+    """Build the page, after loading all that its first answers need."""
+    for load in (vision.load_network, vision.load_turns, language.load_classifier):
+        load()
+    with gr.Blocks(title="capsroute", analytics_enabled=False, delete_cache=DELETE_UPLOADS) as page:
+        gr.Markdown("# capsroute\nWatch routing by agreement at work.")
+        for name, fill in (("Vision", _add_vision), ("Language", _add_language), ("Algorithm", _add_algorithm)):
+            with gr.Tab(name):
+                fill(gr, page)
+    return page.queue(default_concurrency_limit=CONCURRENCY, max_size=MAX_QUEUE)
 
 
-def _add_vision(gr: Any, page: "gr.Blocks") -> None:
+def _add_vision(gr: Any, page: Any) -> None:
     gr.Markdown(
         "Turn a toy that the network has never seen, and watch how it classifies the toy, where its evidence is, and "
         "how the pose moves."
@@ -103,7 +90,7 @@ def _add_vision(gr: Any, page: "gr.Blocks") -> None:
             instance = gr.Dropdown(numbers, value=vision.INSTANCES[0], label="Which one", filterable=False)
             azimuth = gr.Slider(0, 350, value=40, step=10, label="Azimuth (degrees around it)")
             elevation = gr.Slider(30, 70, value=40, step=5, label="Elevation (degrees above it)")
-            light = gr.Slider(1, toys.N_LIGHTINGS, value=1, step=1, label="Light")
+            light = gr.Slider(1, vision.LIGHTS[-1], value=1, step=1, label="Light")
             with gr.Accordion("Your own image", open=False):
                 gr.Markdown(
                     "One image for both eyes, or two, left first, or both side by side in one that is at least twice "
@@ -111,9 +98,8 @@ def _add_vision(gr: Any, page: "gr.Blocks") -> None:
                     f"{vision.MAX_PIXELS // 1_000_000} million pixels. They become grey squares of 96 pixels. The "
                     "network knows toys on a light ground, and little else."
                 )
-                uploaded = gr.File(
-                    file_count="multiple", file_types=[".png", ".jpg", ".jpeg"], label="Images", elem_id="upload"
-                )
+                kinds = [".png", ".jpg", ".jpeg"]
+                uploaded = gr.File(file_count="multiple", file_types=kinds, label="Images", elem_id="upload")
         with gr.Column(scale=3, min_width=300):
             shown = gr.HTML(elem_id="vision")
     chosen = [category, instance, azimuth, elevation, light]
@@ -121,22 +107,20 @@ def _add_vision(gr: Any, page: "gr.Blocks") -> None:
     _answer(gr, [uploaded.upload], handlers.show_files, [uploaded], shown, "files")
 
 
-def _add_language(gr: Any, page: "gr.Blocks") -> None:
+def _add_language(gr: Any, page: Any) -> None:
     gr.Markdown("Type a sentence about a film, and watch which words, at which layers, decide the answer.")
     text = gr.Textbox(language.EXAMPLES[0], label="Sentence", max_length=language.MAX_CHARACTERS, elem_id="sentence")
     with gr.Row():
         for example in language.EXAMPLES:
             button = gr.Button(example, size="sm", min_width=220)
             button.click(lambda e=example: e, outputs=text, show_progress="hidden", api_visibility="private")
-    names = language.load_classifier().names
-    which = gr.Dropdown(
-        [handlers.WINNER, *names], value=handlers.WINNER, label="Show what was used by", filterable=False
-    )
+    names = [handlers.WINNER, *language.load_classifier().names]
+    which = gr.Dropdown(names, value=names[0], label="Show what was used by", filterable=False)
     shown = gr.HTML(elem_id="language")
     _answer(gr, [page.load, text.change, which.change], handlers.show_sentence, [text, which], shown, "sentence")
 
 
-def _add_algorithm(gr: Any, page: "gr.Blocks") -> None:
+def _add_algorithm(gr: Any, page: Any) -> None:
     gr.Markdown(
         "Points vote for three capsules. Votes of points near a capsule's home agree, others scatter: step through the "
         "iterations and watch each capsule keep the votes that agree."
@@ -156,7 +140,9 @@ def _add_algorithm(gr: Any, page: "gr.Blocks") -> None:
     _answer(gr, [page.load, *(c.change for c in chosen)], handlers.show_points, chosen, shown, "points")
 
 
-def _answer(gr: Any, triggers: list[Any], show: Any, inputs: list[Any], shown: Any, name: str) -> None:
+def _answer(
+    gr: Any, triggers: Sequence[Any], show: Callable[..., str], inputs: Sequence[Any], shown: Any, name: str
+) -> None:
     """Update the HTML whenever an input changes; of changes in quick succession only the last one counts."""
     gr.on(triggers, show, inputs, shown, show_progress="hidden", trigger_mode="always_last", api_name=name)
 
@@ -168,16 +154,6 @@ def _find_port(host: str, port: int) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
             return probe.getsockname()[1]
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            f"port: expected one to listen at, {host}:{port} cannot be had ({reason}); try --port 0"
-        ) from None
-
-
-def _import_gradio() -> Any:
-    try:
-        import gradio
-    except ModuleNotFoundError:
-        raise needs_extra("gradio", "demo") from None
-    return gradio
+    except OSError as error:
+        place = f"{host}:{port} cannot be had ({error.strerror or error})"
+        raise UserError(f"port: expected one to listen at, {place}; try --port 0") from None

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
+from ...routing import Step
 from ..formatting import readable
-from ..report.html import BLUE, GREEN, ORANGE, Html, encode_png, image, text, tint
+from ..report.html import BLUE, GREEN, ORANGE, Html, encode_png, figure, image, text, tint
+from .algorithm import HOMES, Scene
 
 HUES = (BLUE, ORANGE, GREEN)
 GREY = (140, 148, 156)
@@ -37,11 +39,12 @@ def show_bars(
     return Html(f'<dl class="bars">{"".join(rows)}</dl>')
 
 
-def show_probabilities(names: Sequence[str], probabilities: Tensor) -> Html:
+def show_answer(names: Sequence[str], probabilities: Tensor) -> Html:
     """Show the probabilities of classes, the highest in blue."""
     values = probabilities.tolist()
     hues = [BLUE if value == max(values) else GREY for value in values]
-    return show_bars(names, values, [f"{100 * p:.1f}%" for p in values], hues)
+    bars = show_bars(names, values, [f"{100 * p:.1f}%" for p in values], hues)
+    return figure(bars, title="How likely each class is", kind="answer")
 
 
 def show_grey(view: Tensor, alt: str) -> Html:
@@ -99,27 +102,22 @@ def show_turn(points: Tensor, here: Tensor, azimuths: Sequence[int]) -> Html:
     )
 
 
-def show_scene(
-    points: Tensor, votes: Tensor, R: Tensor, mu: Tensor, sig2: Tensor, homes: Sequence[Sequence[float]]
-) -> Html:
-    """Show points `[i, 2]` in the colours of the capsules that use them, their votes `[i, j, 2]`, and the capsules."""
-    shares = R.numpy()  # [i, j]
-    colours = (shares @ np.array(HUES)).round().astype(int)  # [i, 3]
+def show_scene(scene: Scene, step: Step) -> Html:
+    """Show points in the colours of the capsules that use them, their votes, and the capsules, at one iteration."""
+    shares, drawn = step.R.numpy(), []  # [i, j]
     used = shares.sum(0) / shares.sum() * len(HUES)  # 1 for an equal share
-    drawn = [
-        f'<circle cx="{x:.2f}" cy="{-y:.2f}" r=".03" fill="rgb{HUES[j]}" opacity="{0.1 + 0.75 * shares[i, j]:.2f}"/>'
-        for i, row in enumerate(votes.tolist())
-        for j, (x, y) in enumerate(row)
-    ]
-    drawn += [
-        f'<circle class="point" cx="{x:.2f}" cy="{-y:.2f}" r=".065" fill="rgb{tuple(colour)}"/>'
-        for (x, y), colour in zip(points.tolist(), colours.tolist(), strict=True)
-    ]
-    for j, ((x, y), (u, v)) in enumerate(zip(mu.tolist(), sig2.sqrt().tolist(), strict=True)):
-        a, b = homes[j]
+    for i, row in enumerate(scene.votes.tolist()):
+        for (x, y), hue, share in zip(row, HUES, shares[i], strict=True):
+            look = f'r=".03" fill="rgb{hue}" opacity="{0.1 + 0.75 * share:.2f}"'
+            drawn.append(f'<circle cx="{x:.2f}" cy="{-y:.2f}" {look}/>')
+    for (x, y), colour in zip(scene.points.tolist(), (shares @ np.array(HUES)).round().astype(int), strict=True):
+        look = f'r=".065" fill="rgb{tuple(colour.tolist())}"'
+        drawn.append(f'<circle class="point" cx="{x:.2f}" cy="{-y:.2f}" {look}/>')
+    means, deviations = step.mu.squeeze(-2).tolist(), step.sig2.squeeze(-2).sqrt().tolist()
+    for (x, y), (u, v), (a, b), hue, share in zip(means, deviations, HOMES, HUES, used, strict=True):
         drawn.append(
-            f'<g stroke="rgb{HUES[j]}" fill="rgb{HUES[j]}"><ellipse cx="{x:.2f}" cy="{-y:.2f}" rx="{2 * u:.2f}" '
-            f'ry="{2 * v:.2f}" fill-opacity=".1" opacity="{min(float(used[j]), 1.0):.2f}"/>'
+            f'<g stroke="rgb{hue}" fill="rgb{hue}"><ellipse cx="{x:.2f}" cy="{-y:.2f}" rx="{2 * u:.2f}" '
+            f'ry="{2 * v:.2f}" fill-opacity=".1" opacity="{min(share, 1):.2f}"/>'
             f'<path class="home" d="M{a} {-b - 0.13}l.13 .13l-.13 .13l-.13 -.13z"/></g>'
         )
     box = f"{-SCENE_SIZE} {-SCENE_SIZE} {2 * SCENE_SIZE} {2 * SCENE_SIZE}"

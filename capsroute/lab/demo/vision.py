@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 SIZE, GRID = 96, 9  # pixels and locations along a side, as in training
 VOTING_BLOCK = 324  # inputs whose votes are formed at a time: few enough for a core's cache
 INSTANCES = toys.INSTANCES["test"]
-ELEVATIONS = range(30, 75, 5)
-AZIMUTHS = range(0, 360, 10)
+ELEVATIONS, AZIMUTHS, LIGHTS = range(30, 75, 5), range(0, 360, 10), range(1, toys.N_LIGHTINGS + 1)
 MAX_BYTES, MAX_PIXELS = 4 << 20, 4_000_000  # of an uploaded file
 TURNS = Path(__file__).with_name("turns.safetensors")
-TURN_ELEVATION, TURN_LIGHTING = 50, 0  # of the views in that file
+TURN_ELEVATION, TURN_LIGHT = 50, 1  # of the views in that file
 
 
 class PairResult(NamedTuple):
@@ -92,31 +91,22 @@ def trace_shares(layer: Routing, a_inp: Tensor, mu_inp: Tensor) -> tuple[Capsule
 
 
 @lru_cache(64)
-def recognise_toy(category: str, instance: int, azimuth: int, elevation: int, lighting: int) -> PairResult:
+def recognise_toy(category: str, instance: int, azimuth: int, elevation: int, light: int) -> PairResult:
     """Render a test toy and recognise it."""
-    for name, value, allowed in (
-        ("category", category, CATEGORIES),
-        ("instance", instance, INSTANCES),
-        ("azimuth", azimuth, AZIMUTHS),
-        ("elevation", elevation, ELEVATIONS),
-        ("lighting", lighting, range(toys.N_LIGHTINGS)),
-    ):
-        if value not in allowed:
-            raise UserError(f"{name}: expected one of {', '.join(map(str, allowed))}, got {str(value)[:40]!r}")
-    return recognise_pair(toys.render(category, instance, elevation, azimuth, lighting, size=SIZE)[0] / 255)
+    return recognise_pair(toys.render(category, instance, elevation, azimuth, light - 1, size=SIZE)[0] / 255)
 
 
 def recognise_files(files: Sequence[bytes]) -> PairResult:
     """Recognise two uploaded images, left first, or one: for both eyes, or cut in two if it is two images wide."""
     if len(files) not in (1, 2):
         raise UserError(f"files: expected one image or two, got {len(files)}")
-    views = [open_image(content) for content in files]
-    width, height = views[0].size
-    if len(views) == 1 and width >= 2 * height:
-        half = width // 2
-        views = [views[0].crop((0, 0, half, height)), views[0].crop((width - half, 0, width, height))]
-    grey = [np.asarray(crop_square(view), dtype=np.float32) / 255 for view in (views[0], views[-1])]
-    return recognise_pair(torch.from_numpy(np.stack(grey)))
+    left, *others = map(open_image, files)
+    right = others[0] if others else left
+    width, height = left.size
+    if not others and width >= 2 * height:
+        left, right = left.crop((0, 0, width // 2, height)), left.crop((width - width // 2, 0, width, height))
+    views = np.stack([np.asarray(crop_square(view)) for view in (left, right)])
+    return recognise_pair(torch.from_numpy(views).float() / 255)
 
 
 def open_image(content: bytes) -> "Image":
@@ -133,10 +123,10 @@ def open_image(content: bytes) -> "Image":
             colours = ImageOps.exif_transpose(image).convert("RGBA")
     except UserError:
         raise
-    except (UnidentifiedImageError, Image.DecompressionBombError):
-        raise UserError("file: expected a PNG or JPEG image, got something else") from None
-    except Exception:  # decoders raise unrelated classes
-        raise UserError("file: expected a PNG or JPEG image, got a damaged one") from None
+    except Exception as error:  # decoders raise unrelated classes
+        foreign = isinstance(error, UnidentifiedImageError | Image.DecompressionBombError)
+        got = "something else" if foreign else "a damaged one"
+        raise UserError(f"file: expected a PNG or JPEG image, got {got}") from None
     return Image.alpha_composite(Image.new("RGBA", colours.size, "white"), colours).convert("L")
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..environment import set_environment
+from ..environment_variables import set_environment
 from ..errors import UserError
 from .loading import load_model
 
