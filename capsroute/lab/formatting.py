@@ -24,12 +24,10 @@ def duration(seconds: float) -> str:
         return str(seconds)
     if seconds < 10:
         return f"{seconds:.2g} s"
-    rounded = round(seconds)
-    if rounded < 60:
-        return f"{rounded} s"
-    if rounded < 3600:
-        return f"{rounded // 60} min {rounded % 60} s"
-    minutes = round(rounded / 60)
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    minutes = round(minutes + rest / 60)
     return f"{minutes // 60} h {minutes % 60} min"
 
 

@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 
 class Advance(Protocol):
@@ -40,36 +39,29 @@ def progress_bar(
         in_bytes: Count in bytes and show the transfer speed.
         console: Where lines are printed while the bar is drawn; standard error by default.
     """
-    bar = _make_bar(in_bytes, console) if show and _is_rank_0() else None
-    if bar is None:
+    try:
+        from rich import progress
+        from rich.console import Console
+
+        console = console or Console(stderr=True)
+        show = show and console.is_terminal and is_rank_0()
+    except ImportError:
+        show = False
+    if not show:
         yield lambda n=1, label=None: None
         return
-    with bar:
+    in_percent, in_units = [progress.TaskProgressColumn()], [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+    columns = progress.TextColumn("{task.description}"), progress.BarColumn(), *(in_units if in_bytes else in_percent)
+    with progress.Progress(*columns, progress.TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(label, total=total, completed=completed)
         yield lambda n=1, label=None: bar.update(task, advance=n, description=label)
 
 
 def print_once(line: str) -> None:
     """Print a line on standard error, in rank 0 alone."""
-    if _is_rank_0():
+    if is_rank_0():
         print(line, file=sys.stderr)
 
 
-def _is_rank_0() -> bool:
+def is_rank_0() -> bool:
     return not (dist.is_available() and dist.is_initialized() and dist.get_rank())
-
-
-def _make_bar(in_bytes: bool, console: "Console | None") -> "Progress | None":
-    try:
-        from rich import progress
-        from rich.console import Console
-    except ImportError:
-        return None
-    console = console or Console(stderr=True)
-    if not console.is_terminal:
-        return None
-    counts = (
-        [progress.DownloadColumn(), progress.TransferSpeedColumn()] if in_bytes else [progress.TaskProgressColumn()]
-    )
-    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), *counts]
-    return progress.Progress(*columns, progress.TimeRemainingColumn(), console=console, transient=True)

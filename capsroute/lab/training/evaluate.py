@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from lightning.fabric import Fabric
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..atomic_files import write_atomically
@@ -73,8 +74,6 @@ def score_network(
 
 def score_run(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = True) -> tuple[Tensor, Result]:
     """Return scores and accuracy of a run's final weights on the test split; scores on disk are read, not computed."""
-    from safetensors.torch import load_file, save
-
     network = task.restore(run.final_weights())
     if fabric.broadcast(run.scores.exists()):
         scores = load_file(run.scores)["scores"]

@@ -62,10 +62,6 @@ class ScheduledRAdam:
         moments = {"avg": self.avg, "avg_sq": self.avg_sq}
         return {f"{k}.{name}": view for name, flat in moments.items() for k, view in enumerate(self._views(flat))}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        for name, view in self.state().items():
-            view.copy_(state[name])
-
     def _views(self, flat: Tensor) -> list[Tensor]:
         parts = flat.split([p.numel() for p in self.params])
         return [part.as_strided(p.shape, p.stride()) for part, p in zip(parts, self.params, strict=True)]

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from ..atomic_files import write_atomically
@@ -106,16 +108,12 @@ class RunFolder:
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write tensors and facts to one file, atomically."""
-    from safetensors.torch import save
-
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     write_atomically(path, save(tensors, metadata={"facts": json.dumps(facts)}))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of a checkpoint and the facts saved with them."""
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         raise CheckpointError(f"{path}: no checkpoint here; give the folder of a run that has saved one")
     try:

@@ -250,6 +250,7 @@ class Trainer:
         return ended_row and self.fabric.broadcast(since) >= self.config.save_every  # by the clock of rank 0
 
     def _state(self) -> dict[str, Tensor]:
+        """Return all that learning changes, in the memory where it is used."""
         optimizer = {f"optimizer.{name}": t for name, t in self.step.optimizer.state().items()}
         return {f"network.{name}": t for name, t in self.model.state_dict().items()} | optimizer
 
@@ -262,12 +263,8 @@ class Trainer:
 
     def _load_checkpoint(self) -> None:
         tensors, facts = read_checkpoint(self.run.checkpoint)
-        network, optimizer = (
-            {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            for prefix in ("network.", "optimizer.")
-        )
-        self.model.load_state_dict(network)
-        self.step.optimizer.load_state(optimizer)
+        for name, t in self._state().items():
+            t.copy_(tensors[name])
         self.step.number, self.seconds = facts["step"], facts["seconds"]
         self.row_start = self.step.number - len(tensors["record"])
         self._open_row().copy_(tensors["record"])
@@ -317,20 +314,19 @@ def open_tensorboard(run: RunFolder, step: int, console: "Console | None") -> An
 @contextmanager
 def handle_interrupts() -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether Ctrl-C or SIGTERM has come; a second one stops at once."""
-    interrupted = False
+    received: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        if interrupted:
+        if received:
             raise KeyboardInterrupt
-        interrupted = True
+        received.append(number)
 
     try:
         former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # only the main thread receives signals
         former = {}
     try:
-        yield lambda: interrupted
+        yield lambda: bool(received)
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
