@@ -46,3 +46,13 @@ def ceil_pow2(n: int) -> int:
 def ceil_div(n: int, size: int) -> int:
     """Count the blocks of a size that cover n, at least one."""
     return max(1, -(-n // size))
+
+
+MIN_PRODUCT_INPUTS, MAX_PRODUCT_H, PRODUCT_D = 64, 8, range(16, 65)
+"""Sizes for which products of halves on chip beat votes in memory, and rounding errors average out in sums."""
+
+
+def products_fit(sizes: Sizes, shapes: tuple[Shape, ...]) -> bool:
+    """Tell whether the product kernels serve a call, whose parameters have these shapes."""
+    small = sizes.c == 1 and sizes.h <= MAX_PRODUCT_H and sizes.d in PRODUCT_D and sizes.i >= MIN_PRODUCT_INPUTS
+    return small and all(shape[0] == 1 for shape in shapes)

@@ -1,0 +1,179 @@
+"""Host side of the product kernels: chooses tiles, lays out workspaces and lists the launches of both passes.
+
+Axes as in `products_tile.py`.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .grid import Launch, resident_programs
+from .products import products_fwd_kernel
+from .products_bwd import products_bwd_kernel
+from .products_tile import (
+    Args,
+    Counts,
+    Grads,
+    Halves,
+    LogitGradSums,
+    Models,
+    Outputs,
+    PartialGrads,
+    SumGrads,
+    Sums,
+    Tile,
+)
+from .sizes import LoopSettings, Shape, Sizes, ceil_div, ceil_pow2
+from .workspace import Buffer, Layout
+
+MAX_PARTIAL_BYTES = 2**28
+"""Bytes of partial gradients of a parameter or of the inputs, or of partial sums of models."""
+
+
+class ProductTuning(NamedTuple):
+    """Thresholds from which tiles follow."""
+
+    tile_votes: int = 4096  # numbers of votes in a tile, which registers hold a few times over
+    columns: int = 128  # outputs times components up to which one tile takes all
+    split_columns: int = 64  # of a tile where outputs take several
+    threads_per_core: int = 256  # that a multiprocessor runs at a time, however many registers each takes
+    model_numbers: int = 32  # numbers of models that a program computes at a time
+    split_model_numbers: int = 256  # the same where outputs take several tiles
+
+
+def choose_tile(
+    loop: LoopSettings, s: Sizes, n: int, shapes: tuple[Shape, ...], tuning: ProductTuning, cores: int
+) -> Tile:
+    """Return the tile for parameters of these shapes; no side of a product is smaller than 16."""
+    W, _, use, ign = shapes
+    block_j, block_d, block_h = ceil_pow2(s.j), ceil_pow2(s.d), ceil_pow2(s.h)
+    split_j = block_j * block_h > tuning.columns
+    if split_j:
+        block_j = max(8, tuning.split_columns // block_h)
+    block_j = max(block_j, 16 // block_h)
+    block_i = max(16, min(64, tuning.tile_votes // (block_j * block_h)))
+    if not split_j:  # fewer where inputs are few, so that many programs share them
+        block_i = max(16, min(block_i, ceil_pow2(ceil_div(n, 2 * cores))))
+    model_numbers = tuning.split_model_numbers if split_j else tuning.model_numbers
+    return Tile(
+        *(s.d, s.h, block_i, block_j, block_d, block_h),
+        BLOCK_M=max(1, min(ceil_pow2(s.j), model_numbers // block_h)),
+        BLOCK_S=1 if split_j else 8,
+        SPLIT_J=split_j,
+        PACKED=s.packed,
+        GAUSSIAN=loop.gaussian,
+        EPS=loop.eps,
+        W_J=int(W[1] > 1),
+        USE_J=int(use[1] > 1),
+        IGN_J=int(ign[1] > 1),
+    )
+
+
+def choose_split(n: int, times: int, most: int, programs: int) -> int:
+    """Return the fewest parts, at most `most`, of n tiles that take about the least time, each part `times` over."""
+    counts = range(1, max(1, min(n, most, 4 * programs)) + 1)
+    steps = [ceil_div(times * count, programs) * ceil_div(n, count) for count in counts]
+    return next(count for count, step in zip(counts, steps, strict=True) if step <= 1.1 * min(steps))
+
+
+def divide_work(s: Sizes, n: int, t: int, T: Tile, programs: int) -> Counts:
+    """Divide the work of t iterations among programs, as far as partial sums and gradients fit their bytes."""
+    i_tiles, j_tiles = ceil_div(s.i, T.BLOCK_I), ceil_div(s.j, T.BLOCK_J)
+    slices = choose_split(j_tiles, s.b * i_tiles, 64, programs) if T.SPLIT_J else 1
+    max_slots = MAX_PARTIAL_BYTES // max(1, 8 * s.b * s.j * (2 * s.h + 2))
+    slots = choose_split(i_tiles, s.b * j_tiles, max_slots, programs)
+    max_slices = MAX_PARTIAL_BYTES // max(1, 4 * n * (s.d + 1))
+    grad_slices = choose_split(j_tiles, s.b, max_slices, programs) if T.SPLIT_J else 1
+    max_W = MAX_PARTIAL_BYTES // max(1, 4 * s.j * s.d * s.h)  # partial gradients of W
+    groups = max(1, min(s.b, 4 * programs, max_W))
+    grad_slots = choose_split(i_tiles, groups * grad_slices, max_W // groups, programs)
+    return Counts(n, s.b, s.i, s.j, t, i_tiles, j_tiles, slots, slices, groups, grad_slots, grad_slices)
+
+
+def lay_out(T: Tile, c: Counts) -> tuple[Layout, Layout, Layout]:
+    """Lay out what the forward pass saves, `Models`, and the workspaces of both passes."""
+    half, single, double = (partial(Buffer, dtype) for dtype in (torch.float16, torch.float32, torch.float64))
+    per_output, per_component = (c.b, c.j), (c.b, c.j, T.H)
+    n, t = (c.n, c.n_iters) if T.SPLIT_J else (0, 0)  # of normalisers, which one tile of outputs need not keep
+    halves = Halves(single(c.n), half(c.n, 2, T.BLOCK_D), single(c.n), half(T.H, c.j, 2, T.BLOCK_D), single(T.H, c.j))
+
+    one, all_, inputs = single(c.n_iters, *per_output), single(c.n_iters, *per_component), single(t, n)
+    one_sum, all_sum = double(c.n_iters, *per_output), double(c.n_iters, *per_component)
+    logits = single if T.GAUSSIAN else double
+    models = Models(one, all_, all_, one, one, logits(t, n), inputs, one_sum, one_sum, all_sum, all_sum)
+    sum_grads = SumGrads(one, one, one, all_, all_, inputs, one_sum, one_sum, all_sum)
+
+    one_slot, all_slot, per_slice = double(c.slots, *per_output), double(c.slots, *per_component), double(c.slices, n)
+    sums = Sums(double(c.slots, c.b), one_slot, all_slot, all_slot, logits(c.slices, n), per_slice)
+    logit_grads = LogitGradSums(one_slot, all_slot, all_slot, per_slice)
+    W, x = single(c.groups * c.grad_slots, T.H, c.j, T.D), single(c.grad_slices, n, T.D)
+    partial_grads = PartialGrads(W, single(c.grad_slices, n), x)
+    return Layout(models), Layout(halves, sums), Layout(halves, sum_grads, logit_grads, partial_grads)
+
+
+class ProductKernels:
+    """Launches of the product kernels for one set of sizes, see `products_fit`.
+
+    Args:
+        loop: Settings of the loop.
+        sizes: Sizes of the call.
+        n: Inputs of all samples.
+        shapes: Shapes of `W`, `B`, `beta_use` and `beta_ign`.
+        cores: Multiprocessors of the GPU, 0 under the interpreter.
+        tuning: Thresholds from which tiles follow.
+    """
+
+    def __init__(
+        self,
+        loop: LoopSettings,
+        sizes: Sizes,
+        n: int,
+        shapes: tuple[Shape, ...],
+        cores: int,
+        tuning: ProductTuning = ProductTuning(),  # noqa: B008 (immutable)
+    ):
+        at_a_time = resident_programs(cores, 1)
+        self.sizes, self.tile = sizes, choose_tile(loop, sizes, n, shapes, tuning, at_a_time)
+        T, votes = self.tile, self.tile.BLOCK_I * self.tile.BLOCK_J * self.tile.BLOCK_H
+        # four warps multiply 64 inputs at once; of fewer inputs each would hold more outputs than fit its registers
+        self.n_warps = 8 if T.BLOCK_I < 64 and votes > 2048 else 4
+        per_core = max(1, tuning.threads_per_core // (32 * self.n_warps))
+        self.counts = c = divide_work(sizes, n, loop.n_iters, T, per_core * at_a_time)
+        self.saved, self.fwd_workspace, self.bwd_workspace = lay_out(T, c)
+        self.n_steps = 4 if T.SPLIT_J else 2  # phases of an iteration
+        n_units = max(
+            c.b * max(c.slots * c.j_tiles, c.i_tiles * c.slices, ceil_div(c.j, T.BLOCK_M)),
+            c.groups * c.grad_slots * c.grad_slices,
+            ceil_div(n * T.D, 1024),
+            ceil_div(c.j * T.D * T.H, 64),
+        )
+        self.n_programs = min(n_units, resident_programs(cores, per_core))
+
+    def fwd(self, inputs: Sequence[Tensor], saved: Tensor, outs: Sequence[Tensor]) -> Iterator[Launch]:
+        """List the launches that fill `outs` and `saved`."""
+        halves, sums = self.fwd_workspace.split(self.fwd_workspace.allocate(saved))
+        args = *self.counts, Args(*inputs, *halves), sums, *self.saved.split(saved), Outputs(*outs), self.tile
+        n_phases = self.n_steps * self.counts.n_iters + (3 - self.n_steps)  # the first iteration needs no normalisers
+        yield Launch(products_fwd_kernel, self.n_programs, self.n_warps, args, n_phases)
+
+    def empty_grads(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Allocate gradients of all arguments but the offsets, those of parameters for every output."""
+        s, (a_inp, x, _, W, B, *_) = self.sizes, inputs
+        dW, duse, dign = (W.new_empty(shape) for shape in ((1, s.j, s.d, s.h), (1, s.j), (1, s.j)))
+        return [torch.empty_like(a_inp), torch.empty_like(x), dW, torch.empty_like(B), duse, dign]
+
+    def bwd(
+        self, inputs: Sequence[Tensor], saved: Tensor, douts: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> Iterator[Launch]:
+        """List the launches that fill `grads`."""
+        halves, *workspace = self.bwd_workspace.split(self.bwd_workspace.allocate(saved))
+        pointers = Args(*inputs, *halves), *self.saved.split(saved), *workspace, Outputs(*douts), Grads(*grads)
+        n_phases = self.n_steps * (self.counts.n_iters - 1) + 3
+        yield Launch(products_bwd_kernel, self.n_programs, self.n_warps, (*self.counts, *pointers, self.tile), n_phases)
+
+
+plan_products = lru_cache(maxsize=1024)(ProductKernels)
+"""`ProductKernels`, cached by sizes: planning takes longer than many calls."""
