@@ -15,8 +15,7 @@ import pytest
 from PIL import Image
 
 from capsroute.lab.data import smallnorb
-from capsroute.lab.data.checks import DataError
-from capsroute.lab.data.file_states import ORIGINAL, READABLE
+from capsroute.lab.data.checks import ORIGINAL, READABLE, DataError
 from capsroute.lab.data.smallnorb import Matrix
 from http_server import Server, serve
 
@@ -129,26 +128,6 @@ def test_interrupted_unpacking_leaves_no_file(
             smallnorb.load(tmp_path, "test")
     assert names(tmp_path) == set(published)
     np.testing.assert_array_equal(smallnorb.load(tmp_path, "test").images, content("test")["dat"])
-
-
-def test_read_only_folder_is_unpacked_to_data_folder(
-    small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, cache = tmp_path / "source", tmp_path / "cache"
-    source.mkdir()
-    put(source, published, packed=True)
-    monkeypatch.setenv("CAPSROUTE_DATA", str(cache))
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != source)  # root may write anywhere
-    np.testing.assert_array_equal(smallnorb.load(source, "test").images, content("test")["dat"])
-    assert names(source) == set(published)
-    first = {path: path.stat().st_ino for path in cache.rglob("*.mat")}
-    assert {path.name for path in first} == {f"{m.name}.mat" for m in small if m.split == "test"}
-
-    smallnorb.load(source, "test")
-    assert {path: path.stat().st_ino for path in cache.rglob("*.mat")} == first
-    changed = content("test")["dat"][::-1]
-    (source / f"{small[3].name}.mat.gz").write_bytes(gzip.compress(mat(changed)))
-    np.testing.assert_array_equal(smallnorb.load(source, "test").images, changed)
 
 
 def test_full_disk_is_reported(

@@ -3,17 +3,15 @@
 import hashlib
 import io
 import os
-import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from capsroute.lab.data import sst
-from capsroute.lab.data.checks import DataError
-from capsroute.lab.data.file_states import ORIGINAL, READABLE
+from capsroute.lab.data.checks import ORIGINAL, READABLE, DataError
 from capsroute.lab.data.sst import ARCHIVE
 from http_server import Server, serve
 
@@ -82,15 +80,6 @@ def test_load_returns_phrases(tmp_path: Path, inside: str) -> None:
     np.testing.assert_array_equal(two.label, [1, 1])
 
 
-def test_archive_is_read_without_unpacking(tmp_path: Path) -> None:
-    (tmp_path / ARCHIVE).write_bytes(PUBLISHED)
-    assert sst.load(tmp_path, "test").text == ["so bad"]
-    assert states(tmp_path) == [ORIGINAL] * 3
-    assert names(tmp_path) == {ARCHIVE}
-    (tmp_path / "test.txt").write_bytes(b"(2 mine)")
-    assert sst.load(tmp_path, "test").text == ["mine"]
-
-
 def test_missing_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"There is no folder .*nowhere. Run `capsroute data fetch sst`"):
         sst.load(tmp_path / "nowhere", "test")
@@ -123,39 +112,6 @@ def test_corrupt_file_is_reported(tmp_path: Path, content: bytes, words: str) ->
     assert states(tmp_path) == [ORIGINAL, ORIGINAL, f"corrupt: test.txt{words}"]
     assert not sst.check(tmp_path)[2].ok
     assert sst.load(tmp_path, "train").text
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda packed: packed[:-30], "expected a whole zip archive, got a damaged one"),
-        (lambda packed: b"<!doctype html>", "expected a whole zip archive, got a damaged one"),
-        (lambda packed: b"", "expected a whole zip archive, got a damaged one"),
-        (lambda packed: packed.replace(b"trees/test.txt", b"trees/tost.txt"), "expected a file of this name"),
-        (lambda packed: zipped({"trees/test.txt": b"(2 a)\n" * 10}), "expected at most 50 bytes, got more"),
-        (
-            lambda packed: (z := zipped({"trees/test.txt": b"(2 (1 a) (3 b))"})).replace(z[44:50], b"\xff" * 6),
-            "expected a whole zip archive, got a damaged one",
-        ),
-    ],
-    ids=["cut", "web page", "empty", "other name", "too large", "content"],
-)
-def test_corrupt_archive_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[bytes], bytes], words: str
-) -> None:
-    monkeypatch.setattr(sst, "MAX_BYTES", 50)
-    path = tmp_path / ARCHIVE
-    path.write_bytes(spoil(PUBLISHED))
-    with pytest.raises(DataError, match=f"{re.escape(str(path))}, trees/test.txt: {words}.*Delete .* and run"):
-        sst.load(tmp_path, "test")
-    assert re.match(f"corrupt: .*{words}", states(tmp_path)[2])
-
-
-def test_oversized_file_is_refused(tmp_path: Path) -> None:
-    put(tmp_path)
-    os.truncate(tmp_path / "test.txt", 200_000_000)
-    with pytest.raises(DataError, match=r"test\.txt: expected at most 100,000,000 bytes, got 200,000,000"):
-        sst.load(tmp_path, "test")
 
 
 def test_check_returns_states(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 from ..errors import needs_extra
 from ..progress import progress_bar
-from .checks import DataError
-from .file_states import name_write_errors
+from .checks import DataError, name_write_errors
 
 CHUNK = 1 << 16  # bytes
 TIMEOUT = (10.0, 30.0)  # seconds to connect, and between two packets
@@ -79,11 +78,7 @@ def _stream(url: str, output_file: str, _: Any, *, label: str, progress: bool, t
     import requests
     from urllib3.exceptions import HTTPError
 
-    try:
-        response = requests.get(url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=timeout)
-    except ValueError as error:
-        raise DataError(f"{url} is no address to download from: {error}") from error
-    with response:
+    with requests.get(url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=timeout) as response:
         if 400 <= response.status_code < 500 and response.status_code not in (408, 425, 429):
             raise DataError(
                 f"{url} cannot be downloaded: the server answers {response.status_code} {response.reason}. "

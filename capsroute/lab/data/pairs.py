@@ -20,21 +20,10 @@ class Pairs(NamedTuple):
     category: np.ndarray  # [n] int64, index into CATEGORIES
     info: np.ndarray  # [n, 4] int64
 
-    @property
-    def instance(self) -> np.ndarray:
-        return self.info[:, 0]
-
-    @property
-    def elevation(self) -> np.ndarray:
-        return self.info[:, 1]
-
-    @property
-    def azimuth(self) -> np.ndarray:
-        return self.info[:, 2]
-
-    @property
-    def lighting(self) -> np.ndarray:
-        return self.info[:, 3]
+    instance = property(lambda self: self.info[:, 0])
+    elevation = property(lambda self: self.info[:, 1])
+    azimuth = property(lambda self: self.info[:, 2])
+    lighting = property(lambda self: self.info[:, 3])
 
     def take(self, rows: np.ndarray) -> "Pairs":
         """Select pairs by indices or a mask."""

@@ -7,11 +7,8 @@ int32, then the data. See LeCun, Huang and Bottou, CVPR 2004, whose terms allow 
 import gzip
 import hashlib
 import math
-import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,16 +16,24 @@ from typing import NamedTuple
 import numpy as np
 
 from ..atomic_files import atomic_write
-from .checks import DataError, check_split
-from .downloads import CHUNK, download, file_digest
-from .file_states import FileState, check_file, check_originals, check_present, find_file, name_write_errors, read_error
+from .checks import (
+    DataError,
+    FileState,
+    check_file,
+    check_originals,
+    check_present,
+    check_split,
+    find_file,
+    name_write_errors,
+    read_error,
+)
+from .downloads import download, file_digest
 from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs
 
 BASE_URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
 FETCH = "capsroute data fetch smallnorb"
-ADVICE = f"Delete it and run `{FETCH}`, or copy it again from where you have it."
 MAGIC = {"u1": 0x1E3D4C55, "<i4": 0x1E3D4C54}
-POSES = {"elevation": range(9), "azimuth": range(0, 36, 2), "lighting": range(6)}  # or -1, unknown
+POSES = {"elevation": range(-1, 9), "azimuth": (-1, *range(0, 36, 2)), "lighting": range(-1, 6)}  # -1 is unknown
 
 
 class Matrix(NamedTuple):
@@ -71,10 +76,7 @@ MATRICES = tuple(
 
 
 def load(folder: Path, split: str) -> Pairs:
-    """Return the pairs of a split, their images memory-mapped.
-
-    A file that is there only as .mat.gz is unpacked on first use: beside itself, or into the data folder where its
-    own folder cannot be written.
+    """Return the pairs of a split, their images memory-mapped; a .mat.gz alone is unpacked beside itself on first use.
 
     Args:
         folder: Holds the split's three files, as .mat or .mat.gz.
@@ -94,12 +96,11 @@ def fetch(folder: Path, *, progress: bool = True, url: str = BASE_URL) -> list[P
 
     An existing file is never replaced: one that is not the original is an error.
     """
-    folder = Path(folder)
     states = check(folder)
     check_originals(states, FETCH)
     paths = []
     for m, s in zip(MATRICES, states, strict=True):
-        target = folder / f"{m.name}.mat.gz"
+        target = Path(folder) / f"{m.name}.mat.gz"
         address, label = f"{url.rstrip('/')}/{target.name}", f"{m.split} {m.part}"
         paths.append(s.path or download(address, target, f"md5:{m.md5_packed}", label=label, progress=progress))
     return paths
@@ -115,90 +116,54 @@ def _find(folder: Path, m: Matrix) -> Path | None:
 
 
 def _is_original(m: Matrix, path: Path) -> bool:
-    return (path.suffix == ".gz" and file_digest(path, "md5") == m.md5_packed) or _scan(m, path) == m.md5
+    if path.suffix == ".gz" and file_digest(path, "md5") == m.md5_packed:
+        return True
+    content = _read_bytes(m, path)
+    _parse(m, content)
+    return hashlib.md5(content.data, usedforsecurity=False).hexdigest() == m.md5
 
 
-def _scan(m: Matrix, path: Path, write: Callable[[bytes], object] = lambda chunk: None) -> str:
-    """Check a file, packed or not, in one pass; pass its content on to `write` and return its MD5."""
-    md5, size = hashlib.md5(usedforsecurity=False), 0
-    head = b""  # of images the header alone, of labels everything
-    for chunk in _read_chunks(path):
-        md5.update(chunk)
-        size += len(chunk)
-        head += chunk if m.part != "dat" or len(head) < m.n_header else b""
-        if size > m.n_bytes:
-            break
-        write(chunk)
-    _check_header(m, head, size)
-    if m.part != "dat":
-        _check_values(m, np.frombuffer(head, m.dtype, offset=m.n_header).reshape(m.shape))
-    return md5.hexdigest()
-
-
-def _read_chunks(path: Path) -> Iterator[bytes]:
-    """Yield a file's content, decompressed if its name ends in .gz."""
+def _read_matrix(m: Matrix, path: Path) -> np.ndarray:
+    """Memory-map a matrix, unpacked from a .mat.gz."""
+    packed = path.with_name(f"{m.name}.mat.gz")
+    advice = f"Delete it: the next run unpacks it again from {packed}."
+    if path == packed or not packed.is_file():
+        advice = f"Delete it and run `{FETCH}`, or copy it again from where you have it."
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                yield chunk
+        content = _read_bytes(m, path)
+        matrix = _parse(m, content)
+    except DataError as error:
+        raise DataError(f"{path} is corrupt: {error}. {advice}") from error
+    except OSError as error:
+        raise read_error(path, error) from error
+    if path != packed:
+        return matrix
+    target = packed.with_suffix("")
+    with name_write_errors(target), atomic_write(target) as file:
+        file.write(content.data)
+    return _read_matrix(m, target)
+
+
+def _read_bytes(m: Matrix, path: Path) -> np.ndarray:
+    """Return a file's content: memory-mapped, or decompressed if its name ends in .gz, up to one byte too many."""
+    if path.suffix != ".gz":
+        return np.memmap(path, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
+    try:
+        with gzip.open(path) as file:
+            return np.frombuffer(file.read(m.n_bytes + 1), np.uint8)
     except EOFError as error:
         raise DataError("it is cut short, its compressed data have no end") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"it does not decompress ({error})") from error
 
 
-def _read_matrix(m: Matrix, path: Path) -> np.ndarray:
-    """Memory-map a matrix after checking its header, size and, except of images, values."""
-    packed = path if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
-    if path == packed:
-        path = _unpack(m, packed)
-    again = f"Delete it: the next run unpacks it again from {packed}."
-    with _name_read_errors(path, again if packed.is_file() else ADVICE):
-        with path.open("rb") as file:
-            head = file.read(m.n_header)
-        _check_header(m, head, path.stat().st_size)
-        array = np.memmap(path, m.dtype, mode="r", offset=m.n_header, shape=m.shape)
-        if m.part != "dat":
-            _check_values(m, array)
-    return array
-
-
-def _unpack(m: Matrix, packed: Path) -> Path:
-    target = _choose_unpacked(packed)
-    if not target.is_file():
-        with name_write_errors(target), atomic_write(target) as file, _name_read_errors(packed, ADVICE):
-            _scan(m, packed, file.write)
-    return target
-
-
-def _choose_unpacked(packed: Path) -> Path:
-    """Return where a packed file is unpacked to."""
-    from . import folder as data_folder  # the package may import this module
-
-    if os.access(packed.parent, os.W_OK):
-        return packed.with_suffix("")
-    stat = packed.stat()  # a file that changes is unpacked anew
-    key = hashlib.sha256(f"{packed.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
-    return data_folder() / "unpacked" / key / packed.stem
-
-
-@contextmanager
-def _name_read_errors(path: Path, advice: str) -> Iterator[None]:
-    """Turn an error about a file's content, or from opening it, into one that names the file and says what to do."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{path} is corrupt: {error}. {advice}") from error
-    except OSError as error:
-        if error.filename != str(path):  # it concerns a file that is being written
-            raise
-        raise read_error(path, error) from error
-
-
-def _check_header(m: Matrix, head: bytes, n_bytes: int) -> None:
+def _parse(m: Matrix, content: np.ndarray) -> np.ndarray:
+    """Return the matrix that the bytes of a file hold, after checking header, size and, of labels, values."""
+    n_bytes = len(content)
     if n_bytes < m.n_header:
         raise DataError(f"it has {n_bytes:,} bytes, where {m.n_bytes:,} are expected")
-    magic, ndim, *sizes = struct.unpack_from(f"<{m.n_header // 4}i", head)
+    head = content[: m.n_header].tobytes()
+    magic, ndim, *sizes = struct.unpack(f"<{m.n_header // 4}i", head)
     if magic != MAGIC[m.dtype]:
         kinds = {b"\x1f\x8b": ", but is still compressed (its name should end in .mat.gz)", b"<": ", but a web page"}
         what = next((words for start, words in kinds.items() if head.startswith(start)), "")
@@ -208,14 +173,12 @@ def _check_header(m: Matrix, head: bytes, n_bytes: int) -> None:
     if n_bytes != m.n_bytes:
         size = f"more than {m.n_bytes:,} bytes" if n_bytes > m.n_bytes else f"{n_bytes:,} bytes"
         raise DataError(f"it has {size}, where {m.n_bytes:,} are expected")
-
-
-def _check_values(m: Matrix, values: np.ndarray) -> None:
-    allowed = {"category": tuple(range(len(CATEGORIES)))}
-    if m.part == "info":
-        allowed = {"instance": INSTANCES[m.split]} | {name: (-1, *codes) for name, codes in POSES.items()}
-    for (name, expected), column in zip(allowed.items(), values.reshape(len(values), -1).T, strict=True):
+    matrix = content[m.n_header :].view(m.dtype).reshape(m.shape)
+    allowed = {"dat": {}, "cat": {"category": range(len(CATEGORIES))}, "info": {"instance": INSTANCES[m.split]} | POSES}
+    for k, (name, expected) in enumerate(allowed[m.part].items()):
+        column = matrix.reshape(len(matrix), -1)[:, k]
         wrong = ~np.isin(column, expected)
         if wrong.any():
-            k = int(wrong.argmax())
-            raise DataError(f"the {name} of pair {k:,} is {column[k]}, where {list(expected)} are expected")
+            row = int(wrong.argmax())
+            raise DataError(f"the {name} of pair {row:,} is {column[row]}, where {list(expected)} are expected")
+    return matrix

@@ -4,17 +4,23 @@ See Socher et al., EMNLP 2013. The published archive holds a file of trees for e
 """
 
 import hashlib
-import io
 import zipfile
-import zlib
 from functools import partial
 from pathlib import Path
 
 from ..atomic_files import write_atomically
-from .checks import DataError, check_split
+from .checks import (
+    DataError,
+    FileState,
+    check_file,
+    check_originals,
+    check_present,
+    check_split,
+    find_file,
+    name_write_errors,
+)
 from .downloads import download, file_digest
-from .file_states import FileState, check_file, check_originals, check_present, find_file, name_write_errors, read_error
-from .trees import Phrases, Tree, extract_phrases, parse_trees
+from .trees import Phrases, Tree, extract_phrases, parse_trees, read_trees
 
 URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
 ARCHIVE = "trainDevTestTrees_PTB.zip"
@@ -27,14 +33,13 @@ SHA256_OF = {
     "dev.txt": "0e9336aed6e4730e19f58d00a77b3f0297efdb755f7b5e598c98a05e3f97ea40",
     "test.txt": "6e54806dee95cf80cd918e7dfb3f6770f6df24bf826f289a4d1f709e1c8f6761",
 }
-MAX_BYTES = 100_000_000  # a larger file is none of these
 
 
 def load(folder: Path, split: str, classes: int = 5) -> Phrases:
     """Return the phrases of a split: each labelled phrase once for training, whole sentences otherwise.
 
     Args:
-        folder: Holds train.txt, dev.txt and test.txt, or a folder `trees` with them, or the archive.
+        folder: Holds train.txt, dev.txt and test.txt, or a folder `trees` with them.
         split: `"train"`, `"validation"` or `"test"`.
         classes: 5, or 2 to leave neutral phrases out.
     """
@@ -44,14 +49,12 @@ def load(folder: Path, split: str, classes: int = 5) -> Phrases:
 
 def read(folder: Path, split: str) -> list[Tree]:
     """Return the trees of a split."""
-    folder, name = Path(folder), FILES[split]
-    path = _find(folder, name)
-    check_present(folder, "" if path else f"{name} (or {INSIDE}/{name})", FETCH)
+    name = FILES[split]
+    path = _find(Path(folder), name)
+    check_present(Path(folder), "" if path else f"{name} (or {INSIDE}/{name})", FETCH)
     assert path
     try:
-        return parse_trees(_read_content(path, name), _describe(path, name))
-    except OSError as error:
-        raise read_error(path, error) from error
+        return read_trees(path)
     except DataError as error:
         raise DataError(
             f"{error}. Delete {path} and run `{FETCH}`, or copy it again from where you have it."
@@ -63,18 +66,15 @@ def fetch(folder: Path, *, progress: bool = True, url: str = URL) -> list[Path]:
 
     An existing file is never replaced: one that is not the original is an error.
     """
-    folder = Path(folder)
-    states = [s if s.path and s.path.suffix == ".txt" else s._replace(path=None) for s in check(folder)]
+    states = check(folder)
     check_originals(states, FETCH)
     paths = []
     for name, path, _ in states:
         if path is None:
-            archive = download(url, folder / ARCHIVE, f"sha256:{SHA256}", label="trees", progress=progress)
-            content = _read_content(archive, name)
-            parse_trees(content, _describe(archive, name))
-            path = folder / INSIDE / name  # names inside the archive are never used as paths
+            archive = download(url, Path(folder) / ARCHIVE, f"sha256:{SHA256}", label="trees", progress=progress)
+            path = Path(folder) / INSIDE / name  # names inside the archive are never used as paths
             with name_write_errors(path):
-                write_atomically(path, content)
+                write_atomically(path, _read_member(archive, name))
         paths.append(path)
     return paths
 
@@ -82,44 +82,24 @@ def fetch(folder: Path, *, progress: bool = True, url: str = URL) -> list[Path]:
 def check(folder: Path) -> list[FileState]:
     """Read all three files and return the state of each; writes nothing."""
     folder = Path(folder)
-    return [check_file(name, _find(folder, name), partial(_is_original, folder, name)) for name in FILES.values()]
+    return [check_file(name, _find(folder, name), partial(_is_original, folder)) for name in FILES.values()]
 
 
 def _find(folder: Path, name: str) -> Path | None:
-    return find_file(folder / name, folder / INSIDE / name, folder / ARCHIVE)
+    return find_file(folder / name, folder / INSIDE / name)
 
 
-def _is_original(folder: Path, name: str, path: Path) -> bool:
+def _is_original(folder: Path, path: Path) -> bool:
     """Compare a file's content with its checksum and with the same file in an original archive, or parse it."""
-    content, archive = _read_content(path, name), folder / ARCHIVE
-    if hashlib.sha256(content).hexdigest() == SHA256_OF[name]:
+    content, archive = path.read_bytes(), folder / ARCHIVE
+    if hashlib.sha256(content).hexdigest() == SHA256_OF[path.name]:
         return True
-    if archive.is_file() and file_digest(archive, "sha256") == SHA256 and _read_content(archive, name) == content:
+    if archive.is_file() and file_digest(archive, "sha256") == SHA256 and _read_member(archive, path.name) == content:
         return True
-    parse_trees(content, name)
+    parse_trees(content, path.name)
     return False
 
 
-def _describe(path: Path, name: str) -> str:
-    return str(path) if path.suffix == ".txt" else f"{path}, {INSIDE}/{name}"
-
-
-def _read_content(path: Path, name: str) -> bytes:
-    """Return the content of a text file, or of the file of that name inside an archive."""
-    where, limit = _describe(path, name), f"expected at most {MAX_BYTES:,} bytes"
-    if path.suffix == ".txt":
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise DataError(f"{where}: {limit}, got {size:,}")
-        return path.read_bytes()
-    try:
-        with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive, archive.open(f"{INSIDE}/{name}") as member:
-            content = member.read(MAX_BYTES + 1)  # whatever size the archive claims
-    except KeyError as error:
-        raise DataError(f"{where}: expected a file of this name inside, got none") from error
-    # raised for archives that are damaged, of an unknown kind, or locked with a password
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise DataError(f"{where}: expected a whole zip archive, got a damaged one ({error})") from error
-    if len(content) > MAX_BYTES:
-        raise DataError(f"{where}: {limit}, got more")
-    return content
+def _read_member(archive: Path, name: str) -> bytes:
+    with zipfile.ZipFile(archive) as file:
+        return file.read(f"{INSIDE}/{name}")

@@ -11,14 +11,12 @@ it too. So no two splits share a sentence, whatever the seeds and sizes.
 import hashlib
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ..atomic_files import write_atomically
-from .checks import check_integer, check_split
+from .checks import check_integer, check_split, name_write_errors
 from .downloads import file_digest
-from .file_states import name_write_errors
 from .reviews.grammar import Grammar, join_words, pick
 from .reviews.rules import label_bracket
 from .sst import FILES
@@ -27,20 +25,10 @@ from .trees import Phrases, Tree, check_classes, extract_phrases, read_trees
 VERSION = 1  # of the sentences: raise it with every change to them, so that no old files are read
 DEPTH = 2
 MAX_DEPTH = 4  # deeper sentences are rare, and hard to read
+SIZES = (3000, 300, 600)  # sentences of the training, validation and test splits
 DEEPER_EVERY = 5  # one in this many test sentences is deeper
 STARS = ("One star", "Two stars", "Three stars", "Four stars", "Five stars")
 BYTES = {"train": range(192), "validation": range(192, 216), "test": range(216, 256)}  # of a checksum's first byte
-
-
-class Sizes(NamedTuple):
-    """Hold the number of sentences in each split."""
-
-    train: int = 3000
-    validation: int = 300
-    test: int = 600
-
-
-SIZES = Sizes()
 
 
 def generate_sentences(seed: int, split: str, n: int | None = None, *, depth: int = DEPTH) -> Iterator[Tree]:
@@ -69,9 +57,7 @@ def generate_reviews(seed: int, n: int) -> list[str]:
     return [f"{tree.text()} {STARS[tree.label]} ." for tree in generate_sentences(seed, "train", n)]
 
 
-def load(
-    folder: Path, split: str, classes: int = 5, *, seed: int = 0, sizes: Sizes | tuple[int, int, int] = SIZES
-) -> Phrases:
+def load(folder: Path, split: str, classes: int = 5, *, seed: int = 0, sizes: Sequence[int] = SIZES) -> Phrases:
     """Return the phrases of a split, generated on first use and then read from files like those of SST.
 
     Args:
@@ -79,7 +65,7 @@ def load(
         split: `"train"` for each phrase once; `"validation"` or `"test"` for whole sentences.
         classes: 5, or 2 to leave neutral phrases out.
         seed: 0 or more.
-        sizes: Sentences in each split.
+        sizes: Sentences of the training, validation and test splits.
     """
     check_split(split, BYTES)
     check_classes(classes)
@@ -87,12 +73,12 @@ def load(
     return extract_phrases(read_trees(path), classes, roots_only=split != "train")
 
 
-def write_files(folder: Path, *, seed: int = 0, sizes: Sizes | tuple[int, int, int] = SIZES) -> Path:
+def write_files(folder: Path, *, seed: int = 0, sizes: Sequence[int] = SIZES) -> Path:
     """Write the files of all splits, unless they are there and intact, and return their folder."""
     check_integer("seed", seed, 0)
-    sizes = Sizes(*sizes)
-    for name, size in sizes._asdict().items():
-        check_integer(f"sizes.{name}", size, 1)
+    size_of = dict(zip(FILES, sizes, strict=True))
+    for split, size in size_of.items():
+        check_integer(f"sizes.{split}", size, 1)
     target = Path(folder) / f"treebank-{VERSION}-{seed}-{'-'.join(map(str, sizes))}"
     sums = target / "SHA256SUMS"
     if _is_intact(sums):
@@ -100,7 +86,7 @@ def write_files(folder: Path, *, seed: int = 0, sizes: Sizes | tuple[int, int, i
     lines = []
     with name_write_errors(target):
         target.mkdir(exist_ok=True)
-        for split, size in sizes._asdict().items():
+        for split, size in size_of.items():
             content = "".join(f"{tree}\n" for tree in generate_sentences(seed, split, size)).encode()
             write_atomically(target / FILES[split], content)
             lines.append(f"{hashlib.sha256(content).hexdigest()}  {FILES[split]}\n")

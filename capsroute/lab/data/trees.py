@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .checks import DataError
-from .file_states import read_error
+from .checks import DataError, read_error
 
 SENTIMENTS = ("very negative", "negative", "neutral", "positive", "very positive")
 POLARITIES = ("negative", "positive")
@@ -67,18 +66,14 @@ class Tree(NamedTuple):
 
     def __str__(self) -> str:
         """Return the line that `parse_tree` reads."""
-        out: list[str] = []
-        ends: list[int] = []  # of the open nodes
-        starts = [*(node.start for node in self.nodes[1:]), len(self.words)]
-        for node, next_start in zip(self.nodes, starts, strict=True):
-            out.append(f" ({node.label}")
-            ends.append(node.end)
-            if next_start >= node.end:  # a leaf
-                out.append(f" {self.words[node.start].translate(ESCAPES)}")
-                while ends and ends[-1] <= next_start:
-                    ends.pop()
-                    out.append(")")
-        return "".join(out).removeprefix(" ")
+        labels = [""] * len(self.words)  # opened before each word
+        for node in self.nodes:
+            labels[node.start] += f"({node.label} "
+        closed = Counter(node.end for node in self.nodes)
+        leaves = zip(labels, self.words, strict=True)
+        return " ".join(
+            f"{label}{word.translate(ESCAPES)}{')' * closed[k]}" for k, (label, word) in enumerate(leaves, 1)
+        )
 
 
 class TreeError(ValueError):
