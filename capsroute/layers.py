@@ -1,4 +1,4 @@
-"""The routing layer: parameters, their initial values, and the four size cases."""
+"""The routing layer: parameters, their initial values, and the ways to size it."""
 
 from typing import Any
 
@@ -25,6 +25,8 @@ class Routing(nn.Module):
         d_out: Size of an output capsule's other axis `h`.
         n_inp: Number of input capsules, if fixed.
         n_out: Number of output capsules, if fixed.
+        n_kinds: Number of kinds of inputs. Each kind has parameters of its own, which its places share; inputs come
+            kinds first, as many of each. By default every input is a kind where `n_inp` is fixed, else all are one.
         n_iters: Iterations of the loop.
         tie_betas: Use one parameter as both the net cost to ignore an input and the net benefit to use it.
         agreement: `"gaussian"`, `"kmeans"` or an `Agreement` of your own.
@@ -40,6 +42,7 @@ class Routing(nn.Module):
         n_inp: int | None = None,
         n_out: int | None = None,
         *,
+        n_kinds: int | None = None,
         n_iters: int = 3,
         tie_betas: bool = False,
         agreement: str | Agreement = "gaussian",
@@ -47,7 +50,7 @@ class Routing(nn.Module):
         impl: str = "auto",
     ):
         super().__init__()
-        sizes = {"d_cov": d_cov, "d_inp": d_inp, "d_out": d_out, "n_inp": n_inp, "n_out": n_out}
+        sizes = {"d_cov": d_cov, "d_inp": d_inp, "d_out": d_out, "n_inp": n_inp, "n_out": n_out, "n_kinds": n_kinds}
         for name, size in sizes.items():
             if size is None and name.startswith("n_"):
                 continue
@@ -55,17 +58,20 @@ class Routing(nn.Module):
                 raise TypeError(f"{name}: expected an integer, got {type(size).__name__}")
             if size < 1:
                 raise ValueError(f"{name}: expected at least 1, got {size}")
+        if n_inp and n_kinds and n_inp % n_kinds:
+            raise ValueError(f"n_kinds: expected a number that divides n_inp, {n_inp}, got {n_kinds}")
         check_settings(n_iters, agreement, eps, impl)
         self.d_cov, self.d_inp, self.d_out, self.n_inp, self.n_out = d_cov, d_inp, d_out, n_inp, n_out
+        self.n_kinds = n_kinds or n_inp or 1
         self.n_iters, self.tie_betas, self.agreement, self.eps, self.impl = n_iters, tie_betas, agreement, eps, impl
 
-        i, j = n_inp or 1, n_out or 1
-        self.W = nn.Parameter(torch.empty(i, j, d_inp, d_out))
-        self.B = nn.Parameter(torch.empty(i, j, d_cov, d_out))
+        k, j = self.n_kinds, n_out or 1
+        self.W = nn.Parameter(torch.empty(k, j, d_inp, d_out))
+        self.B = nn.Parameter(torch.empty(k, j, d_cov, d_out))
         if n_out is None:
             self.B_brk = nn.Parameter(torch.empty(1, d_cov, d_out))
-        self.beta_use = nn.Parameter(torch.empty(i, j))
-        self.beta_ign = self.beta_use if tie_betas else nn.Parameter(torch.empty(i, j))
+        self.beta_use = nn.Parameter(torch.empty(k, j))
+        self.beta_ign = self.beta_use if tie_betas else nn.Parameter(torch.empty(k, j))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -119,6 +125,7 @@ class Routing(nn.Module):
 
     def extra_repr(self) -> str:
         sizes = f"{self.d_cov}, {self.d_inp}, {self.d_out}, n_inp={self.n_inp}, n_out={self.n_out}"
+        sizes += "" if self.n_kinds == (self.n_inp or 1) else f", n_kinds={self.n_kinds}"
         agreement = self.agreement if isinstance(self.agreement, str) else self.agreement.name
         loop = f"n_iters={self.n_iters}, tie_betas={self.tie_betas}, agreement={agreement!r}, eps={self.eps:g}"
         return f"{sizes}, {loop}, impl={self.impl!r}"
@@ -142,6 +149,10 @@ class Routing(nn.Module):
         if [n_inp, d_cov, d_inp] != expected:
             raise ValueError(
                 f"mu_inp: expected [..., n_inp, d_cov, d_inp] ending in {expected}, got shape {list(mu_inp.shape)}"
+            )
+        if n_inp % self.n_kinds:
+            raise ValueError(
+                f"mu_inp: expected as many inputs of each of {self.n_kinds} kinds, got shape {list(mu_inp.shape)}"
             )
         if mask is not None:
             masked = ~check_mask(mask, a_inp)

@@ -15,7 +15,7 @@ Result = Mapping[str, Tensor]
 Order = Mapping[str, Tensor]
 """Permutation of each axis."""
 AXES = {
-    **{"a_inp": "i", "mu_inp": "icd", "W": "ijdh", "B": "ijch", "beta_use": "ij", "beta_ign": "ij"},
+    **{"a_inp": "i", "mu_inp": "icd", "W": "kjdh", "B": "kjch", "beta_use": "kj", "beta_ign": "kj"},
     **{"a": "j", "mu": "jch", "sig2": "jch"},
 }
 """Axes of arguments and outputs, after the batch."""
@@ -39,6 +39,12 @@ class Shape:
     d_out: int
     fixed_inp: bool = False
     fixed_out: bool = True
+    n_kinds: int = 1
+
+    @property
+    def kinds(self) -> int:
+        """How many rows parameters have: one for each kind of inputs, or for each input."""
+        return self.n_inp if self.fixed_inp else self.n_kinds
 
     @property
     def votes(self) -> int:
@@ -54,7 +60,7 @@ class Shape:
     def case(self, agreement: str = "gaussian", device: str = "cpu") -> Case:
         """Return the case that implementations are asked about."""
         sizes = self.batch, self.n_inp, self.n_out, self.d_cov, self.d_inp, self.d_out
-        return Case(*sizes, shared=not self.fixed_inp, agreement=resolve_agreement(agreement), device=device)
+        return Case(*sizes, n_kinds=self.kinds, agreement=resolve_agreement(agreement), device=device)
 
 
 SHAPES = {
@@ -72,15 +78,15 @@ def make_inputs(
 ) -> dict[str, Tensor]:
     """Draw arguments of `route`, with parameters of the same spread as in the author's trained layers."""
     s, generator = shape, torch.Generator().manual_seed(seed)
-    i, j = s.n_inp if s.fixed_inp else 1, s.n_out if s.fixed_out else 1
+    k, j = s.kinds, s.n_out if s.fixed_out else 1
     spread = 1 / math.sqrt(max(1, s.n_inp))
     sizes_and_scales = {
         "a_inp": ((s.batch, s.n_inp), 1.0),
         "mu_inp": ((s.batch, s.n_inp, s.d_cov, s.d_inp), 1.0),
-        "W": ((i, j, s.d_inp, s.d_out), 1 / s.d_inp),
-        "B": ((i, s.n_out, s.d_cov, s.d_out), 0.1),
-        "beta_use": ((i, j), spread),
-        "beta_ign": ((i, j), spread),
+        "W": ((k, j, s.d_inp, s.d_out), 1 / s.d_inp),
+        "B": ((k, s.n_out, s.d_cov, s.d_out), 0.1),
+        "beta_use": ((k, j), spread),
+        "beta_ign": ((k, j), spread),
     }
     drawn = {
         name: torch.randn(size, generator=generator, dtype=torch.float64) * scale
@@ -149,10 +155,13 @@ def random_order(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
 
 
 def random_orders(inputs: Mapping[str, Tensor], n: int = N_ORDERS) -> list[dict[str, Tensor]]:
-    """Draw orders of inputs, outputs and properties."""
-    sizes = dict(zip("icd", inputs["mu_inp"].shape[-3:], strict=True))
-    sizes |= dict(zip("jch", inputs["B"].shape[-3:], strict=True))
-    return [random_order(sizes, seed) for seed in range(n)]
+    """Draw orders of kinds of inputs and of their places, of outputs and of properties."""
+    (n_inp, *rest), n_kinds = inputs["mu_inp"].shape[-3:], max(inputs[name].shape[0] for name in ("W", "B", "beta_use"))
+    n_places = n_inp // max(1, n_kinds)
+    sizes = {"p": n_places, **dict(zip("cd", rest, strict=True))}
+    sizes |= {**dict(zip("jch", inputs["B"].shape[-3:], strict=True)), "k": n_kinds}
+    orders = [random_order(sizes, seed) for seed in range(n)]
+    return [{**order, "i": (order["k"][:, None] * n_places + order["p"]).flatten()} for order in orders]
 
 
 def perturb(inputs: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:

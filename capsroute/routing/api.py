@@ -1,6 +1,7 @@
 """`route()`: checks the arguments, picks an implementation, and runs it without autocast.
 
-Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch.
+Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch. Inputs come as
+`k` kinds at places, kinds first; parameters belong to a kind.
 """
 
 import math
@@ -21,7 +22,7 @@ from .packing import check_offsets, group_samples
 
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 """`a_inp`, `mu_inp`, `W`, `B`, `beta_use` and `beta_ign`."""
-PARAM_AXES = {"W": "[i, j, d, h]", "B": "[i, j, c, h]", "beta_use": "[i, j]", "beta_ign": "[i, j]"}
+PARAM_AXES = {"W": "[k, j, d, h]", "B": "[k, j, c, h]", "beta_use": "[k, j]", "beta_ign": "[k, j]"}
 NAMES = ("a_inp", "mu_inp", *PARAM_AXES)
 
 
@@ -46,6 +47,8 @@ IMPLS = {
 
 FEATURES_PER_VOTE = 16
 """Features per number of a vote up to which `moments` is the fastest (`benchmarks/` measures it)."""
+MIN_PLACES = 16
+"""Inputs of each kind from which sums over them take less time than models of each kind."""
 FEW_VOTES, FEW_VOTES_GPU = 2**15, 2**24
 """Numbers in all votes up to which `reference` is the fastest, for it has the least overhead."""
 
@@ -60,7 +63,8 @@ def pick(case: Case) -> str:
         few = FEW_VOTES if case.device == "cpu" else FEW_VOTES_GPU
         if case.n_samples * case.n_inp * case.n_out * votes <= few:
             return "reference"
-    if not moments.reasons_against(case) and moments.n_features(case) <= FEATURES_PER_VOTE * votes:
+    few_kinds = case.n_kinds == 1 or case.n_places >= MIN_PLACES
+    if few_kinds and not moments.reasons_against(case) and moments.n_features(case) <= FEATURES_PER_VOTE * votes:
         return "moments"
     return "reference" if blocked.reasons_against(case) else "blocked"
 
@@ -83,10 +87,11 @@ def route(
     Args:
         a_inp: Input scores before the logistic function, minus and plus infinity included, `[..., i]`.
         mu_inp: Input capsules, `[..., i, c, d]`.
-        W: Weights of the votes, `[i, j, d, h]`; size 1 on axis `i` or `j` shares them.
-        B: Biases of the votes, `[i, j, c, h]`, or with size 1 as `W`.
-        beta_use: Net benefit to use an input, `[i, j]`, or with size 1 as `W`.
-        beta_ign: Net cost to ignore an input, `[i, j]`, or with size 1 as `W`.
+        W: Weights of the votes, `[k, j, d, h]`, for k kinds of inputs: of `i` inputs the first `i / k` are of the first
+            kind. With k = 1 all inputs share them, with k = `i` each has its own; size 1 on axis `j` shares them too.
+        B: Biases of the votes, `[k, j, c, h]`, or with size 1 as `W`.
+        beta_use: Net benefit to use an input, `[k, j]`, or with size 1 as `W`.
+        beta_ign: Net cost to ignore an input, `[k, j]`, or with size 1 as `W`.
         n_iters: Iterations of the loop, at least 1.
         agreement: `"gaussian"`, `"kmeans"` or an `Agreement` of your own.
         eps: Added to the data each output uses and to its variances.
@@ -121,19 +126,20 @@ def route_packed(
     """Route samples of different sizes, each as `route()` would alone.
 
     Their inputs lie one sample after the other in `a_inp [n]` and `mu_inp [n, c, d]`; those of sample `b` are from
-    `offsets [b]` to `offsets [b + 1]`, which are read on the host and may be there. All inputs share parameters.
+    `offsets [b]` to `offsets [b + 1]`, which are read on the host and may be there. Each holds its inputs kinds first.
     """
-    lengths = check_offsets(offsets, len(mu_inp))
     tensors = a_inp, mu_inp, W, B, beta_use, beta_ign
     case = check_arguments(tensors, n_iters, agreement, eps, impl)
+    lengths = check_offsets(offsets, len(mu_inp), case.n_kinds)
     case = replace(case, n_samples=len(lengths), n_inp=int(lengths.max()) if len(lengths) else 0)
-    if route_kernel := IMPLS[resolve_impl(impl, case)].route_packed:
+    route_kernel = IMPLS[resolve_impl(impl, case)].route_packed
+    if route_kernel and case.n_kinds == 1:
         with disable_autocast(case.device):
             a_inp, mu_inp, *params = expand(tensors, case)
             offsets = offsets.to(mu_inp.device, torch.int64)
             out = route_kernel(a_inp, mu_inp, offsets, lengths.tolist(), *params, n_iters, case.agreement, eps)
         return Capsules(*(saturate(t, case.dtype) for t in out))
-    groups = group_samples(lengths, mu_inp.device)
+    groups = group_samples(lengths, case.n_kinds, mu_inp.device)
     parts = []
     for group in groups:
         a, mu = a_inp[group.inputs], mu_inp[group.inputs]
@@ -194,8 +200,7 @@ def expand(tensors: tuple[Tensor, ...], case: Case) -> Arguments:
     if B.shape[1] != case.n_out:
         B = B.expand(-1, case.n_out, -1, -1)
     if beta_use.shape[0] != beta_ign.shape[0]:
-        n_beta = a_inp.shape[-1]  # one of them has that many, which may be none
-        beta_use, beta_ign = beta_use.expand(n_beta, -1), beta_ign.expand(n_beta, -1)
+        beta_use, beta_ign = beta_use.expand(case.n_kinds, -1), beta_ign.expand(case.n_kinds, -1)
     return a_inp, mu_inp, W, B, beta_use, beta_ign
 
 
@@ -235,11 +240,15 @@ def check_arguments(
         expected = f"{[*batch, n_inp]}, the batch axes and n_inp of mu_inp {list(mu_inp.shape)}"
         raise ValueError(f"a_inp: expected {expected}, got shape {list(a_inp.shape)}")
     n_out, d_out = max(p.shape[1] for p in params), W.shape[3]
+    n_kinds = next((p.shape[0] for p in params if p.shape[0] != 1), 1)
     if n_out < 1:
         raise ValueError(f"W: expected n_out of at least 1 on axis j, got shape {list(W.shape)}")
     for name, p in zip(PARAM_AXES, params, strict=True):
-        if p.shape[0] != 1 and p.shape[0] != n_inp:
-            raise ValueError(f"{name}: expected n_inp of 1 or {n_inp}, as in mu_inp, got shape {list(p.shape)}")
+        if p.shape[0] != 1 and p.shape[0] != n_kinds:
+            raise ValueError(f"{name}: expected n_kinds of 1 or {n_kinds}, as in the others, got shape {list(p.shape)}")
+        if n_inp % p.shape[0] if p.shape[0] else n_inp:
+            divisor = f"a number that divides the {n_inp} inputs of mu_inp"
+            raise ValueError(f"{name}: expected n_kinds to be {divisor}, got shape {list(p.shape)}")
         if p.shape[1] != 1 and p.shape[1] != n_out:
             raise ValueError(f"{name}: expected n_out of 1 or {n_out}, as in the other parameters, got {list(p.shape)}")
     if W.shape[2] != d_inp:
@@ -249,7 +258,7 @@ def check_arguments(
     check_settings(n_iters, agreement, eps, impl)
     return Case(
         *(math.prod(batch), n_inp, n_out, d_cov, d_inp, d_out),
-        shared=all(p.shape[0] == 1 for p in params),
+        n_kinds=n_kinds,
         agreement=resolve_agreement(agreement),
         dtype=reduce(torch.promote_types, [t.dtype for t in tensors]),
         device=mu_inp.device.type,

@@ -9,7 +9,7 @@ from .agreement import Agreement
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes, dtype and device of one routing; `shared` says that no parameter differs between inputs."""
+    """Sizes, dtype and device of one routing, whose inputs come as kinds at places."""
 
     n_samples: int
     n_inp: int
@@ -17,8 +17,13 @@ class Case:
     d_cov: int
     d_inp: int
     d_out: int
-    shared: bool
+    n_kinds: int
     agreement: Agreement
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     compiling: bool = False
+
+    @property
+    def n_places(self) -> int:
+        """The number of inputs of each kind."""
+        return self.n_inp // max(1, self.n_kinds)

@@ -17,28 +17,30 @@ class Group(NamedTuple):
     mask: Tensor  # [g, i] false for padding
 
 
-def group_samples(lengths: Tensor, device: torch.device) -> list[Group]:
+def group_samples(lengths: Tensor, n_kinds: int, device: torch.device) -> list[Group]:
     """Return groups in which every sample has more than half the inputs of the largest; empty ones have their own.
 
     Args:
         lengths: Number of inputs of each sample, `[b]` on the CPU.
+        n_kinds: Number of kinds of inputs; a sample holds its places of each kind, one kind after the other.
         device: Device of the inputs, where the groups are put.
     """
-    starts = lengths.cumsum(0) - lengths
-    sizes = torch.frexp(lengths.double()).exponent  # doubles from group to group
+    starts, places = lengths.cumsum(0) - lengths, lengths // max(1, n_kinds)
+    kinds = torch.arange(n_kinds)[:, None]
+    sizes = torch.frexp(places.double()).exponent  # doubles from group to group
     groups = []
     for size in sizes.unique().tolist() or [0]:  # no samples are one group
         samples = (sizes == size).nonzero()[:, 0]
-        ends = lengths[samples, None]
+        ends = places[samples, None, None]
         position = torch.arange(int(ends.max()) if len(ends) else 0)
-        mask = position < ends
-        inputs = starts[samples, None] + torch.where(mask, position, 0)
-        groups.append(Group(*(t.to(device) for t in (samples, inputs, mask))))
+        mask = (position < ends).expand(-1, n_kinds, -1)
+        inputs = starts[samples, None, None] + torch.where(mask, kinds * ends + position, 0)  # [g, k, p]
+        groups.append(Group(*(t.to(device) for t in (samples, inputs.flatten(1), mask.flatten(1)))))
     return groups
 
 
-def check_offsets(offsets: Tensor, total: int) -> Tensor:
-    """Return the number of inputs of each sample, `[b]` on the CPU."""
+def check_offsets(offsets: Tensor, total: int, n_kinds: int) -> Tensor:
+    """Return the number of inputs of each sample, `[b]` on the CPU; each must hold as many of every kind."""
     if not isinstance(offsets, Tensor) or offsets.is_floating_point() or offsets.dtype == torch.bool:
         got = offsets.dtype if isinstance(offsets, Tensor) else type(offsets).__name__
         raise TypeError(f"offsets: expected a tensor of integers, got {got}")
@@ -49,4 +51,7 @@ def check_offsets(offsets: Tensor, total: int) -> Tensor:
         raise ValueError(f"offsets: expected 0 to {total}, the number of inputs, got {int(ends[0])} to {int(ends[-1])}")
     if (ends.diff() < 0).any():
         raise ValueError("offsets: expected them in ascending order")
-    return ends.diff()
+    lengths = ends.diff()
+    if n_kinds and (bad := lengths[lengths % n_kinds != 0]).numel():
+        raise ValueError(f"offsets: expected multiples of {n_kinds} kinds of inputs, got a sample of {int(bad[0])}")
+    return lengths

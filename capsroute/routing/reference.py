@@ -1,7 +1,8 @@
 """Algorithm 1 of the paper, step by step, in the paper's letters: the specification of every other implementation.
 
 Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch.
-`f` is the logistic function. Parameters shared by all inputs or outputs have size 1 on axis `i` or `j`.
+`f` is the logistic function. Parameters have one row for each kind of inputs, `k`, and are expanded to one for each
+input; those shared by all inputs or outputs have size 1 on axis `i` or `j`.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ from .case import Case
 def reasons_against(case: Case) -> list[str]:
     """List what keeps it from a case: nothing does."""
     return []
+
+
+def expand_kinds(p: Tensor, n_inp: int) -> Tensor:
+    """Repeat a parameter `[k, ...]` for all places of each kind, `[i, ...]`, unless all inputs share it."""
+    return p if p.shape[0] in (1, n_inp) else p.repeat_interleave(n_inp // p.shape[0], 0)  # i = (k, p)
 
 
 def votes(mu_inp: Tensor, W: Tensor, B: Tensor) -> Tensor:
@@ -52,15 +58,16 @@ def m_step(
 def trace(
     a_inp: Tensor,  # [..., i]
     mu_inp: Tensor,  # [..., i, c, d]
-    W: Tensor,  # [i|1, j|1, d, h]
-    B: Tensor,  # [i|1, j, c, h]
-    beta_use: Tensor,  # [i|1, j|1]
-    beta_ign: Tensor,  # [i|1, j|1]
+    W: Tensor,  # [k|1, j|1, d, h]
+    B: Tensor,  # [k|1, j, c, h]
+    beta_use: Tensor,  # [k|1, j|1]
+    beta_ign: Tensor,  # [k|1, j|1]
     n_iters: int,
     agreement: Agreement,
     eps: float,
 ) -> Iterator[Step]:
     """Route, and yield every iteration."""
+    W, B, beta_use, beta_ign = (expand_kinds(p, mu_inp.shape[-3]) for p in (W, B, beta_use, beta_ign))
     V = votes(mu_inp, W, B)
     R = torch.full_like(V[..., 0, 0], 1 / V.shape[-3])
     for iteration in range(n_iters):

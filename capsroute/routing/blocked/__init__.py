@@ -62,8 +62,8 @@ class Route(Function):
     @staticmethod
     def forward(settings: Settings, a_inp: Tensor, x: Tensor, *params: Tensor) -> Tensors:  # pyright: ignore
         f, layer, buffers = torch.sigmoid(a_inp).unsqueeze(1), Params(*params), Buffers()
-        samples, *cuts = cut_blocks(x.shape, layer.B.shape, settings.block_votes)
-        loops = [Loop(f[part], x[part], layer, *cuts, buffers) for part in samples]
+        samples, inputs, outputs = cut_blocks(x.shape, layer.B.shape, settings.block_votes)
+        loops = [Loop(f[part], x[part], layer, inputs, outputs, buffers) for part in samples]
         runs = [loop.forward(settings) for loop in loops]
         steps, normalisers = (
             [join_samples(ts) for ts in zip(*found, strict=True)] for found in zip(*runs, strict=True)
@@ -71,7 +71,8 @@ class Route(Function):
         a, mu, sig2 = steps[-1].model(settings.eps)
         outs = a.squeeze(-1), *(t.unflatten(-1, layer.B.shape[2:]) for t in (mu, sig2))
         norms = [torch.stack(ts) for ts in zip(*normalisers, strict=True)] or [x.new_empty(0)] * 2
-        V = loops[0].block.V if len(loops) == 1 and loops[0].single else x.new_empty(0)
+        block = loops[0].block if len(loops) == 1 and loops[0].single else None
+        V = block.V if block else x.new_empty(0)
         return (*(t.clone() for t in outs), *(torch.stack(ts) for ts in zip(*steps, strict=True)), *norms, V)
 
     @staticmethod
@@ -102,7 +103,7 @@ class RouteBackward(Function):
         f, layer, buffers = torch.sigmoid(a_inp).unsqueeze(1), Params(*params), Buffers()
         if saved[-1].numel():
             buffers["saved V"] = saved[-1]
-        samples, *cuts = cut_blocks(x.shape, layer.B.shape, settings.block_votes)
+        samples, inputs, outputs = cut_blocks(x.shape, layer.B.shape, settings.block_votes)
         dW, dB, *dbetas = map(torch.zeros_like, params)
         dparams = Params(dW, dB, *map(to_float64, dbetas))
         douts, runs = (da.unsqueeze(-1), dmu.flatten(-2), dsig2.flatten(-2)), []
@@ -110,7 +111,7 @@ class RouteBackward(Function):
             for part in samples:
                 steps = [Sums(*(t[part] for t in ts)) for ts in zip(*saved[6:11], strict=True)]
                 normalisers = [Normaliser(*(t[part] for t in ts)) for ts in zip(*saved[11:13], strict=True)]
-                loop = Loop(f[part], x[part], layer, *cuts, buffers)
+                loop = Loop(f[part], x[part], layer, inputs, outputs, buffers)
                 runs.append(loop.backward(settings, steps, normalisers, [d[part] for d in douts], dparams))
         da_inp, dx = map(torch.cat, zip(*runs, strict=True))
         return da_inp, dx, dW, dB, *(d.to(x.dtype) for d in dparams[2:])
@@ -136,10 +137,10 @@ def join_samples(parts: tuple[Any, ...]) -> Any:
 def route(
     a_inp: Tensor,  # [..., i]
     mu_inp: Tensor,  # [..., i, c, d]
-    W: Tensor,  # [i|1, j|1, d, h]
-    B: Tensor,  # [i|1, j, c, h]
-    beta_use: Tensor,  # [i|1, j|1]
-    beta_ign: Tensor,  # [i|1, j|1]
+    W: Tensor,  # [k|1, j|1, d, h]
+    B: Tensor,  # [k|1, j, c, h]
+    beta_use: Tensor,  # [k|1, j|1]
+    beta_ign: Tensor,  # [k|1, j|1]
     n_iters: int,
     agreement: Quadratic,
     eps: float,
@@ -149,7 +150,11 @@ def route(
     default = CPU_VOTES if mu_inp.device.type == "cpu" else GPU_VOTES
     settings = Settings(n_iters, agreement, eps, block_votes or default)
     batch = a_inp.shape[:-1]
-    n_samples = math.prod(batch)
+    n_samples, n_inp = math.prod(batch), mu_inp.shape[-3]
+    # blocks may cut a kind in two, so each input gets its own parameters
+    params = [
+        p if p.shape[0] == 1 else p.repeat_interleave(n_inp // max(1, len(p)), 0) for p in (W, B, beta_use, beta_ign)
+    ]
     a_inp, mu_inp = a_inp.reshape(n_samples, *a_inp.shape[-1:]), mu_inp.reshape(n_samples, *mu_inp.shape[-3:])
-    outs = Route.apply(settings, a_inp, mu_inp, W, B, beta_use, beta_ign)
+    outs = Route.apply(settings, a_inp, mu_inp, *params)
     return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in outs[:3]))

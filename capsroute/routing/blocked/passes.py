@@ -282,8 +282,8 @@ class Loop:
             for part in self.inputs:
                 norm = None
                 if terms and len(self.outputs) > 1:
-                    each = (block.shares(terms.narrow(out), None)[1] for out, block in self.blocks(part, mu))
-                    norm = reduce(Normaliser.merge, each)
+                    found = [block.shares(terms.narrow(out), None)[1] for out, block in self.blocks(part, mu)]
+                    norm = reduce(Normaliser.merge, filter(None, found))
                 for out, block in self.blocks(part, mu):
                     D_use, norm = block.shares(terms.narrow(out) if terms else None, norm)
                     sums = block.sums(D_use, eps)
@@ -310,7 +310,7 @@ class Loop:
             dparams.B.add_(douts[1].sum(0).view_as(params.B[0]))
         for iteration in reversed(range(n_iters)):
             sums, before = steps[iteration], steps[iteration - 1].model(eps) if iteration else None
-            mu, dsums = sums.model(eps)[1], sums.backward(*douts, eps)
+            mu, dsums = sums.model(eps)[1], sums.backward(douts[0], douts[1], douts[2], eps)
             terms = Terms.of(*before, agreement, d_cov) if before else None
             dterms = Terms(*map(torch.zeros_like, terms)) if terms else None
             for part in self.inputs:

@@ -1,8 +1,9 @@
-"""Routing by fused Triton kernels: votes and assignments stay on chip.
+"""Routing by fused Triton kernels.
 
-Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...` batch. `moments*.py`
-hold the kernels for small capsules whose parameters all inputs share, `votes*.py` those for all others; `op.py` makes
-them an operator of PyTorch. `docs/kernels.md` explains how they work.
+Axes: `k` kinds of inputs, `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output properties; `...`
+batch. `moments*.py` hold kernels for small capsules, `products*.py` for long ones that cast small votes, both for
+parameters that all inputs share; `stored*.py` serve everything else. `selection.py` picks one, `op.py` makes them an
+operator of PyTorch. `docs/kernels.md` explains how they work.
 """
 
 import importlib.util
@@ -17,6 +18,8 @@ from ..capsules import Capsules
 from ..case import Case
 from .op import Route, route_op
 
+MAX_VOTE = 4096
+"""Numbers of a vote up to which a tile holds it."""
 MIN_CAPABILITY = (8, 0)
 """Compute capability of the oldest GPUs that the kernels run on."""
 
@@ -49,6 +52,8 @@ def reasons_against(case: Case) -> list[str]:
     reasons = [unsupported] if unsupported else []
     if type(case.agreement) not in (Gaussian, KMeans):
         reasons.append(f"agreement {case.agreement.name!r} has no kernel")
+    if case.d_cov * case.d_out > MAX_VOTE:
+        reasons.append(f"output capsules have {case.d_cov * case.d_out} numbers, above {MAX_VOTE}")
     if case.dtype == torch.float64:
         reasons.append("it computes in float32, the tensors are float64")
     if case.compiling and is_exporting():
@@ -59,10 +64,10 @@ def reasons_against(case: Case) -> list[str]:
 def route(
     a_inp: Tensor,  # [..., i]
     mu_inp: Tensor,  # [..., i, c, d]
-    W: Tensor,  # [i|1, j|1, d, h]
-    B: Tensor,  # [i|1, j, c, h]
-    beta_use: Tensor,  # [i|1, j|1]
-    beta_ign: Tensor,  # [i|1, j|1]
+    W: Tensor,  # [k|1, j|1, d, h]
+    B: Tensor,  # [k|1, j, c, h]
+    beta_use: Tensor,  # [k|1, j|1]
+    beta_ign: Tensor,  # [k|1, j|1]
     n_iters: int,
     agreement: Agreement,
     eps: float,

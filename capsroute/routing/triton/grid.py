@@ -41,8 +41,8 @@ def wait_for_all(p_count):
 class Launch(NamedTuple):
     """A kernel, its grid, and its arguments.
 
-    A kernel with phases also takes, before `args`, the barrier's counter, the first phase and the end of phases; its
-    programs must all be resident at a time.
+    A kernel with phases also takes, before `args`, the barrier's counter, the first phase and the end of phases. Run
+    together, its programs must all be resident at a time; else every phase is a launch of its own.
     """
 
     kernel: Any
@@ -50,10 +50,12 @@ class Launch(NamedTuple):
     n_warps: int
     args: tuple[Any, ...]
     n_phases: int = 0
+    together: bool = True
 
     def options(self) -> dict[str, Any]:
         """Return the launch options."""
-        return {"num_warps": self.n_warps, "num_stages": 1, "launch_cooperative_grid": self.n_phases > 0}
+        cooperative = self.n_phases > 0 and self.together
+        return {"num_warps": self.n_warps, "num_stages": 1, "launch_cooperative_grid": cooperative}
 
 
 def launch_all(launches: Iterable[Launch], like: Tensor) -> None:
@@ -64,11 +66,11 @@ def launch_all(launches: Iterable[Launch], like: Tensor) -> None:
             if not one.n_phases:
                 start(*one.args, **options)
                 continue
-            count = torch.zeros(1, dtype=torch.int32, device=like.device)
-            # interpreted programs cannot wait for each other, so every phase is a launch of its own
-            phases = range(one.n_phases) if INTERPRETED else [0]
-            for phase in phases:
-                start(count, phase, phase + 1 if INTERPRETED else one.n_phases, *one.args, **options)
+            # interpreted programs cannot wait for each other
+            apart = INTERPRETED or not one.together
+            count = like if apart else torch.zeros(1, dtype=torch.int32, device=like.device)
+            for phase in range(one.n_phases) if apart else [0]:
+                start(count, phase, phase + 1 if apart else one.n_phases, *one.args, **options)
 
 
 def count_cores(device: torch.device) -> int:

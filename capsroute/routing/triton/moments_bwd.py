@@ -32,16 +32,16 @@ def weights_bwd(blocks, b_v, b_vv, rotations, D: tl.constexpr, BLOCK_D: tl.const
     b_0, b_1, b_2, b_x = blocks
     W, W_1, W_2, back_1, back_2 = rotations
     o_x = tl.arange(0, b_x.shape[1])[None, :]
-    b_dW = 2 * model.split_rows(b_0, BLOCK_D) * W
+    b_dW = 2 * model.unflatten(b_0, BLOCK_D) * W
     if D >= 2:  # a product depends on both its entries
         b_1 = b_1 * model.count_products(o_x % BLOCK_D, 1, D)
         rotated = rotate(b_1, D - 1, D, BLOCK_D)
-        b_dW += model.split_rows(b_1, BLOCK_D) * W_1 + model.split_rows(rotated, BLOCK_D) * back_1
+        b_dW += model.unflatten(b_1, BLOCK_D) * W_1 + model.unflatten(rotated, BLOCK_D) * back_1
     if D >= 4:
         b_2 = b_2 * model.count_products(o_x % BLOCK_D, 2, D)
         rotated = rotate(b_2, D - 2, D, BLOCK_D)
-        b_dW += model.split_rows(b_2, BLOCK_D) * W_2 + model.split_rows(rotated, BLOCK_D) * back_2
-    return b_dW * b_vv[:, :, None, :] + model.split_rows(b_x, BLOCK_D) * b_v[:, :, None, :]
+        b_dW += model.unflatten(b_2, BLOCK_D) * W_2 + model.unflatten(rotated, BLOCK_D) * back_2
+    return b_dW * b_vv[:, :, None, :] + model.unflatten(b_x, BLOCK_D) * b_v[:, :, None, :]
 
 
 @triton.jit(do_not_specialize=RUNTIME_SCALARS)

@@ -52,9 +52,9 @@ def sum_votes(blocks, weights, BLOCK_D: tl.constexpr):
     """Turn sums of features, four blocks `[j, x]`, into sums of votes and of squared votes `[j, c, h]`."""
     b_0, b_1, b_2, b_x = blocks
     W, WW_0, WW_1, WW_2 = weights
-    b_VV = split_rows(b_0, BLOCK_D) * WW_0 + split_rows(b_1, BLOCK_D) * WW_1
-    b_VV += split_rows(b_2, BLOCK_D) * WW_2
-    return tl.sum(mul_without_fma(split_rows(b_x, BLOCK_D), W), 2), tl.sum(b_VV, 2)
+    b_VV = unflatten(b_0, BLOCK_D) * WW_0 + unflatten(b_1, BLOCK_D) * WW_1
+    b_VV += unflatten(b_2, BLOCK_D) * WW_2
+    return tl.sum(mul_without_fma(unflatten(b_x, BLOCK_D), W), 2), tl.sum(b_VV, 2)
 
 
 @triton.jit
@@ -68,7 +68,7 @@ def project_to_features(b_v, b_vv, spread, weights, BLOCK_D: tl.constexpr):
 
 
 @triton.jit
-def split_rows(b, BLOCK_D: tl.constexpr):
+def unflatten(b, BLOCK_D: tl.constexpr):
     """Reshape a block `[j, x]` to `[j, c, d, 1]`."""
     return tl.reshape(b, [b.shape[0], b.shape[1] // BLOCK_D, BLOCK_D, 1])
 

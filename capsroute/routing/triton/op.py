@@ -1,7 +1,7 @@
 """The operator `capsroute::route` and its backward operator.
 
-Arguments as in `RouteArgs` of `votes_types.py`, then settings: `n_iters`, `gaussian`, `eps`, and the fewest and the
-most inputs of a packed sample, which only the host knows.
+Arguments are `a_inp`, capsules `x`, the offsets of packed samples and parameters, then settings: `n_iters`, `gaussian`,
+`eps`, and the fewest and the most inputs of a packed sample, which only the host knows.
 """
 
 import math
@@ -81,14 +81,15 @@ def run_backward(kernels: Any, douts: Sequence[Tensor], saved: Tensor, inputs: S
     from .grid import launch_all
 
     inputs = align_inputs(inputs)
+    arguments = *inputs[:2], *inputs[3:]
+    if not kernels.sizes.b:
+        return tuple([torch.zeros_like(t) for t in arguments])  # pyright: ignore[reportReturnType]
     grads = kernels.empty_grads(inputs)
-    if kernels.sizes.b:
-        launch_all(kernels.bwd(inputs, saved, align(douts), grads), saved)
-    else:
-        grads = [d.zero_() for d in grads]
-    a_inp, x, _, *params = inputs
+    launch_all(kernels.bwd(inputs, saved, align(douts), grads), saved)
     # kernels leave sums over outputs that share a parameter, and the cast to the argument's type, to torch
-    return tuple([d.sum_to_size(p.shape).to(p.dtype) for d, p in zip(grads, (a_inp, x, *params), strict=True)])
+    pairs = zip(grads, arguments, strict=True)
+    found = [d.sum_to_size(p.shape).to(p.dtype) if p.numel() else torch.zeros_like(p) for d, p in pairs]
+    return tuple(found)  # pyright: ignore[reportReturnType]
 
 
 def align_inputs(inputs: Sequence[Any]) -> list[Tensor]:

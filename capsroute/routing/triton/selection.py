@@ -1,10 +1,14 @@
-"""Chooses between the two kernel families: moments for many small capsules with shared parameters, votes otherwise."""
+"""Chooses the kernels of a call.
+
+Moments serve many small capsules with shared parameters, products long capsules that cast small votes, and stored votes
+everything else.
+"""
 
 from typing import NamedTuple
 
 import torch
 
-from .sizes import ALWAYS, Float64Rule, LoopSettings, Shape, Sizes, ceil_pow2
+from .sizes import ALWAYS, Float64Rule, LoopSettings, Shape, Sizes, ceil_pow2, products_fit
 
 MAX_D = 5
 """Size of axis `d` up to which every product of two of its entries pairs neighbours at most two apart."""
@@ -29,7 +33,7 @@ class MomentLimits(NamedTuple):
     gaussian_only: bool = True
     max_iters: int = 3  # outputs shrink with every iteration
     rule: Float64Rule = Float64Rule()
-    min_float64_pairs: int = 2**16  # inputs times outputs from which float64 moments beat votes beyond these limits
+    min_float64_pairs: int = 2**16  # inputs times outputs from which float64 moments are fastest beyond these limits
 
 
 LIMITS = MomentLimits()
@@ -38,7 +42,7 @@ LIMITS = MomentLimits()
 def choose_moments(
     loop: LoopSettings, s: Sizes, n: int, min_inputs: int, shapes: tuple[Shape, ...], limits: MomentLimits, fast: bool
 ) -> Float64Rule | None:
-    """Return the float64 rule of the moment kernels, or None where votes serve better.
+    """Return the float64 rule of the moment kernels, or None where other kernels serve better.
 
     There are `n` inputs in all samples and at least `min_inputs` in each; `fast` says whether float64 is fast.
     """
@@ -62,13 +66,16 @@ def has_fast_float64(device: torch.device) -> bool:
 def select_kernels(
     loop: LoopSettings, sizes: Sizes, n: int, min_inputs: int, shapes: tuple[Shape, ...], device: torch.device
 ):
-    """Return the `MomentKernels` or `VoteKernels` of a call; these import Triton, which may be missing."""
+    """Return the kernels of a call; their files import Triton, which may be missing."""
     from .grid import count_cores
     from .moments_host import plan_moments
-    from .votes_host import plan_votes
+    from .products_host import plan_products
+    from .stored_host import plan_stored
 
     rule = choose_moments(loop, sizes, n, min_inputs, shapes, LIMITS, has_fast_float64(device))
     cores = count_cores(device)
-    if rule is None:
-        return plan_votes(loop, sizes, n, shapes, cores)
-    return plan_moments(loop, sizes, shapes, cores, rule)
+    if rule is not None:
+        return plan_moments(loop, sizes, shapes, cores, rule)
+    if products_fit(sizes, shapes):
+        return plan_products(loop, sizes, n, shapes, cores)
+    return plan_stored(loop, sizes, n, shapes, cores)
