@@ -152,7 +152,7 @@ def train(
     if not report:
         console.print(f"test them and write a report: capsroute report {run.path}")
         return
-    from .report import write_run_report
+    from .report.run_report import write_run_report
 
     page, result = write_run_report(run, fabric)
     console.print(f"on {task.unseen}: {result.describe()}\nreport: {page}")
@@ -244,7 +244,7 @@ def report(
     accelerator: Accelerator = "auto",
 ) -> None:
     """Test a run's final weights and write report.html into its folder."""
-    from .report import write_run_report
+    from .report.run_report import write_run_report
 
     weights = find_weights(name)
     if weights.run is None:

@@ -15,7 +15,7 @@ from capsroute.lab.baselines import AttentionPooling, LinearProbe
 from capsroute.lab.data import treebank
 from capsroute.lab.data.checks import DataError
 from capsroute.lab.errors import StoppedError, UserError
-from capsroute.lab.report import write_run_report
+from capsroute.lab.report.run_report import write_run_report
 from capsroute.lab.training import language as module
 from capsroute.lab.training.config import SettingError, change_settings
 from capsroute.lab.training.environment import Environment

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..data.pairs import CATEGORIES
 from ..errors import UserError
-from ..report.html import Html, figure, tinted_words
+from ..report.html import Html, figure, number_table, tinted_words
 from . import algorithm, language, pictures, vision
 
 WINNER = "the likeliest class"
@@ -75,8 +75,8 @@ def show_sentence(text: str, shown: str) -> str:
     )
     scores = f"What each hidden state gave the score of “{name}”. All of them add up to {float(net.sum()):+.2f}."
     tinted = tinted_words([(" ", token) for token in result.tokens], net.sum(1).tolist())
-    used = pictures.show_table(100 * use, ".0f", 100, "depths", result.tokens)
-    gave = pictures.show_table(net, ".2f", float(net.abs().max()), "depths", result.tokens)
+    used = number_table(100 * use.numpy(), ".0f", 100, "depths", result.tokens)
+    gave = number_table(net.numpy(), ".2f", float(net.abs().max()), "depths", result.tokens)
     return _grid(
         pictures.show_answer(result.names, result.probabilities),
         figure(tinted, words, title="What each word did", kind="words-figure"),
@@ -122,7 +122,7 @@ def _show_pair(result: vision.PairResult, what: str, turn: str = "") -> str:
         f"Where the {winner} capsule took its evidence, through both routing layers: from the least used place, grey, "
         "to the most used, orange."
     )
-    pose = pictures.show_table(result.pose, "z.2f", float(result.pose.abs().max()), "pose")
+    pose = number_table(result.pose.numpy(), "z.2f", float(result.pose.abs().max()), "pose")
     labels = "".join(f"<span>{name}</span>" for name in CATEGORIES)
     strips = "".join(
         f'<div class="strip"><small>iteration {t}</small><div class="labels">{labels}</div>{matrix}</div>'

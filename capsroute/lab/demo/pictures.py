@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...routing import Step
 from ..formatting import readable
-from ..report.html import BLUE, GREEN, ORANGE, Html, encode_png, figure, image, text, tint
+from ..report.html import BLUE, GREEN, ORANGE, Html, encode_png, figure, image, text
 from .algorithm import HOMES, Scene
 
 HUES = (BLUE, ORANGE, GREEN)
@@ -67,20 +67,6 @@ def show_matrix(values: Tensor, alt: str, largest: float) -> Html:
     cells[..., :3] = BLUE
     cells[..., 3] = (255 * strength).round().byte().numpy()
     return image(encode_png(cells), alt)
-
-
-def show_table(values: Tensor, form: str, scale: float, kind: str, tokens: Sequence[str] | None = None) -> Html:
-    """Show numbers `[rows, columns]`, coloured from orange at `-scale` to blue at `scale`; with tokens, by depth."""
-    head, names = "", [""] * len(values)
-    if tokens is not None:
-        columns = "".join(f'<th scope="col">{k if k else "word"}</th>' for k in range(values.shape[1]))
-        head = f"<thead><tr><th>layer</th>{columns}</tr></thead>"
-        names = [f'<th scope="row" dir="auto">{text(token)}</th>' for token in tokens]
-    body = ""
-    for name, row in zip(names, values.tolist(), strict=True):
-        cells = (f'<td style="{tint(value / max(scale, 1e-12))}">{value:{form}}</td>' for value in row)
-        body += f"<tr>{name}{''.join(cells)}</tr>"
-    return Html(f'<div class="{kind}"><table>{head}<tbody>{body}</tbody></table></div>')
 
 
 def show_turn(points: Tensor, here: Tensor, azimuths: Sequence[int]) -> Html:

@@ -1,6 +1,5 @@
 """Charts in one style: colours, axes, PNG files, and the charts of a report. Accuracies are fractions."""
 
-import math
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
@@ -13,19 +12,19 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from ..analysis.accuracy import GroupAccuracy
+from .html import Html, image
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 """Okabe and Ito's colours, distinct for colour-blind readers."""
 INK, FAINT, GRID = "#24292f", "#6e7781", "#e6e8eb"
 GREY = "#7a828b"  # readable on white and on black
 DPI = 200
-HALF, THIRD = 4.4, 3.3  # inches of a panel of which two or three stand side by side: readable on a phone
+HALF = 4.4  # inches of a panel of which two stand side by side: readable on a phone
 DASHED: dict[str, Any] = {"color": FAINT, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
 LEGEND = {"frameon": False, "fontsize": 9.5}
 PERCENT = "{x:g}%"
 PERCENT_TICKS = MaxNLocator(6, steps=(1, 2, 5, 10))
 TILE = 192  # pixels of a tile of a mosaic, about
-MAX_TOKENS = 48
 
 Log = Mapping[str, np.ndarray]
 """Columns of numbers of equal length by name."""
@@ -69,6 +68,11 @@ def encode_figure(figure: Figure, mode: str = "P", dpi: int = DPI) -> bytes:
     return packed.getvalue()
 
 
+def embed_chart(figure: Figure, alt: str, mode: str = "P") -> Html:
+    """Embed a figure in a page; only one in mode `P` is inverted on a dark page."""
+    return image(encode_figure(figure, mode), alt, "chart" if mode == "P" else "photo")
+
+
 def plot_curve(
     axes: Axes,
     x: np.ndarray,
@@ -105,24 +109,14 @@ def draw_curves(column: str, logs: Sequence[tuple[str, str, Log]]) -> Figure:
     figure, ((axes,),) = new_axes(HALF, 2.8)
     if not sum([plot_log(axes, log, column, colour, name) for name, colour, log in logs]):
         axes.text(0.5, 0.5, "no finite value", transform=axes.transAxes, ha="center", color=FAINT, fontsize=9.5)
-    _label_epochs(axes, column.capitalize())
+    set_title(axes, column.capitalize())
+    axes.set_xlabel("epoch")
+    axes.margins(x=0.01)
+    axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=6)
     axes.set_ylim(0, 101 if column == "accuracy" else None)
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 2, "borderpad": 0.1, "handlelength": 1.2}
     axes.legend(**place, **LEGEND, labelcolor="linecolor")
-    return figure
-
-
-def draw_schedule(title: str, epoch: np.ndarray, values: np.ndarray) -> Figure:
-    """Draw a setting of the optimiser over the epochs, with ticks at its lowest and highest value."""
-    figure, ((axes,),) = new_axes(HALF, 2.2)
-    plot_curve(axes, epoch, values)
-    _label_epochs(axes, title)
-    finite = values[np.isfinite(epoch) & np.isfinite(values)]
-    if len(finite):
-        low, high = float(finite.min()), float(finite.max())
-        axes.set_yticks(sorted({low, high}), [f"{end:.4g}" for end in sorted({low, high})])
-        margin = 0.08 * (high - low) or 0.5 * abs(low) or 1.0
-        axes.set_ylim(low - margin, high + margin)
     return figure
 
 
@@ -154,11 +148,9 @@ def draw_confusion(counts: np.ndarray, names: Sequence[str]) -> Figure:
     return figure
 
 
-def draw_accuracies(
-    title: str, rows: Mapping[str, GroupAccuracy], overall: float, floor: float, width: float = HALF
-) -> Figure:
+def draw_accuracies(title: str, rows: Mapping[str, GroupAccuracy], overall: float, floor: float) -> Figure:
     """Draw a line for each value of a factor: its accuracy, interval, and the accuracy over all values, dashed."""
-    figure, ((axes,),) = new_axes(width, 0.75 + 0.215 * len(rows))
+    figure, ((axes,),) = new_axes(HALF, 0.75 + 0.215 * len(rows))
     y = np.arange(len(rows))
     low, middle, high = (100 * np.array([(row.low, row.accuracy, row.high) for row in rows.values()])).T
     axes.axvline(100 * overall, **DASHED)
@@ -174,19 +166,6 @@ def draw_accuracies(
     axes.grid(False)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     set_title(axes, title)
-    return figure
-
-
-def draw_steps(counts: np.ndarray, labels: Sequence[str]) -> Figure:
-    """Draw the share of answers by distance from the true class; the first, no distance, in blue."""
-    figure, ((axes,),) = new_axes(HALF, 0.5 + 0.36 * len(counts))
-    y, shares = np.arange(len(counts)), 100 * counts / counts.sum()
-    bars = axes.barh(y, shares, height=0.62, color=[BLUE] + [ORANGE] * (len(counts) - 1))
-    axes.bar_label(bars, fmt="%.2f%%", padding=4, fontsize=9.5, color=INK)
-    axes.set_yticks(y, labels, color=INK)
-    axes.invert_yaxis()
-    axes.set(xlim=(0, 1.2 * shares.max()), xticks=[])  # with margin for the numbers
-    axes.grid(False)
     return figure
 
 
@@ -220,25 +199,6 @@ def draw_mosaic(rows: Sequence[tuple[str, Sequence[np.ndarray]]], columns: Seque
     return figure
 
 
-def draw_text_credit(tokens: Sequence[str], used: np.ndarray, net: np.ndarray) -> Figure:
-    """Draw tokens by depth: the share used, from none to all, and the credit for the class, `[n, depth]` each."""
-    n, depth = min(len(tokens), MAX_TOKENS), used.shape[1]
-    figure, (both,) = new_axes(HALF, 0.8 + 0.21 * n, 1, 2, sharey=True)
-    for axes, strength, title in zip(
-        both, (used, net / (np.abs(net).max() or 1)), ("Used", "For, against"), strict=True
-    ):
-        axes.imshow(tint_pixels(np.ones(3), strength[:n]), aspect="auto", interpolation="nearest")
-        axes.grid(False)
-        axes.set_xticks(range(0, depth, math.ceil(depth / 6)))
-        axes.set_xlabel("depth")
-        set_title(axes, title)
-        for edge in np.arange(0.5, n - 1):
-            axes.axhline(edge, color="white", linewidth=0.7)
-    shown = [token if len(token) <= 16 else token[:15] + "…" for token in tokens[:n]]
-    both[0].set_yticks(range(n), shown, parse_math=False, color=INK)
-    return figure
-
-
 def mix_colours(paper: np.ndarray, colour: str, strength: np.ndarray) -> np.ndarray:
     """Blend from the paper's colour at strength 0 to another at 1."""
     return paper + strength[..., None] * (np.array(to_rgb(colour)) - paper)
@@ -253,11 +213,3 @@ def axis_floor(rows: Sequence[GroupAccuracy]) -> float:
     """Return a round number at or below all intervals, where an axis that ends at 100% may start."""
     low = min(98.0, 100 * min(row.low for row in rows))  # small differences are not magnified further
     return float(PERCENT_TICKS.tick_values(low, 100)[0])
-
-
-def _label_epochs(axes: Axes, title: str) -> None:
-    set_title(axes, title)
-    axes.set_xlabel("epoch")
-    axes.margins(x=0.01)
-    axes.set_xlim(left=0)
-    axes.locator_params(axis="x", nbins=6)

@@ -26,7 +26,7 @@ def text(value: object) -> Html:
     return Html(escape(str(value)))
 
 
-def join(parts: Iterable[Html]) -> Html:
+def join(parts: Iterable[str]) -> Html:
     return Html("\n".join(parts))
 
 
@@ -55,11 +55,10 @@ def figure(content: str, caption: str = "", *, title: str = "", kind: str = "") 
     return Html(f'<figure class="{text(kind)}">{heading}{content}{below}</figure>')
 
 
-def panels(caption: str, *pictures: Html, scroll: bool = False) -> Html:
-    """Place pictures side by side, as many as fit; with `scroll` a wide one scrolls on a phone instead of shrinking."""
-    kind = "scroll" if scroll else "panels single" if len(pictures) == 1 else "panels"
-    focus = ' tabindex="0"' if scroll else ""  # a keyboard can scroll only what it can focus
-    return figure(f'<div class="{kind}"{focus}>{"".join(pictures)}</div>', caption)
+def panels(caption: str, *pictures: Html) -> Html:
+    """Place pictures side by side, as many as fit."""
+    kind = "panels single" if len(pictures) == 1 else "panels"
+    return figure(f'<div class="{kind}">{"".join(pictures)}</div>', caption)
 
 
 def facts(values: Mapping[str, Any]) -> Html:
@@ -97,6 +96,20 @@ def tint(strength: float) -> str:
     return f"background:rgba({red},{green},{blue},{0.6 * min(1.0, abs(strength)):.2f})"
 
 
+def number_table(values: np.ndarray, form: str, scale: float, kind: str, tokens: Sequence[str] = ()) -> Html:
+    """Show numbers `[rows, columns]`, coloured from orange at `-scale` to blue at `scale`; with tokens, by depth."""
+    head, names = "", [""] * len(values)
+    if tokens:
+        columns = "".join(f'<th scope="col">{k if k else "word"}</th>' for k in range(values.shape[1]))
+        head = f'<thead><tr><th scope="col">layer</th>{columns}</tr></thead>'
+        names = [f'<th scope="row" dir="auto">{text(token)}</th>' for token in tokens]
+    body = ""
+    for name, row in zip(names, values.tolist(), strict=True):
+        cells = (f'<td style="{tint(value / max(scale, 1e-12))}">{value:{form}}</td>' for value in row)
+        body += f"<tr>{name}{''.join(cells)}</tr>"
+    return Html(f'<div class="{kind}" tabindex="0"><table>{head}<tbody>{body}</tbody></table></div>')
+
+
 def tinted_words(pieces: Sequence[tuple[str, str]], values: Sequence[float]) -> Html:
     """Colour the pieces of a text, each with the space before it, by their values; the largest is the deepest."""
     largest = max(map(abs, values)) or 1.0
@@ -115,13 +128,7 @@ def page(title: str, sections: Sequence[Section], footer: str) -> str:
         f'<h2 id="{anchor}-title">{text(section.title)}</h2>\n{join(section.parts)}\n</section>'
         for anchor, section in zip(anchors, sections, strict=True)
     )
-    links = (f'<li><a href="#{a}">{text(s.title)}</a></li>' for a, s in zip(anchors[1:], sections[1:], strict=True))
+    links = [f'<li><a href="#{a}">{text(s.title)}</a></li>' for a, s in zip(anchors, sections, strict=True)]
+    fields = {"title": text(title), "first": first, "contents": join(links[1:]), "others": join(others)}
     template, style = (Path(__file__).with_name(name).read_text("utf-8") for name in ("page.html", "page.css"))
-    return Template(template).substitute(
-        title=text(title),
-        style=style,
-        first=first,
-        contents="".join(links),
-        others="\n".join(others),
-        footer=text(footer),
-    )
+    return Template(template).substitute(fields, style=style, footer=text(footer))

@@ -1,7 +1,6 @@
 """The report of a network that classifies stereo pairs."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,66 +12,48 @@ from ..analysis.accuracy import accuracy_by_factor, bootstrap_interval
 from ..data import Pairs
 from ..formatting import interval, percent
 from . import charts
-from .html import Html, Section, cards, encode_png, panels, paragraph, text
-from .sections import (
-    CREDIT,
-    Album,
-    Answers,
-    RunDetails,
-    check_shape,
-    describe_mistakes,
-    lowest_and_highest,
-    make_answers,
-    show_breakdowns,
-    write_page,
-)
+from .charts import embed_chart
+from .html import Html, Section, cards, encode_png, folded, image, panels, paragraph, table, text
+from .sections import CREDIT, Answers, RunDetails, mistakes_section, write_page
 
-N_MISTAKES, N_SAMPLES = 12, 18
+N_MISTAKES = 12
 COLUMNS = ("left\nimage", "used", "not\nused", "for,\nagainst", "by kind\nof part")
 # smallNORB's codes: elevations are steps of five degrees from 30 on, azimuths tens of degrees
 FACTORS = {"azimuth": lambda code: f"{10 * code}°", "elevation": lambda code: f"{30 + 5 * code}°", "lighting": str}
 
 
-def write_image_report(folder: Path, details: RunDetails, pairs: Pairs, network: SmallNORB | None = None) -> Path:
-    """Write `folder/report.html` and its pictures in place of an earlier report, and return the page's path.
+def write_image_report(
+    folder: Path, details: RunDetails, answers: Answers, pairs: Pairs, network: SmallNORB | None = None
+) -> Path:
+    """Write `folder/report.html` in place of an earlier report, and return its path.
 
     The pairs are the test split. With the network the report shows the credit of some answers.
     """
-    answers = make_answers(details, pairs.category, "pairs", "pairs.category")
-    n, m = len(answers.true), pairs.images.shape[-1]
-    check_shape("pairs.images", pairs.images, n, 2, m, m)
-    check_shape("pairs.info", pairs.info, n, 4)
     by_toy, note = toy_interval(answers.hit, pairs)
-
-    def make_sections(album: Album) -> list[Section]:
-        return [
-            _by_viewpoint(answers, pairs, album),
-            _by_toy(answers, pairs, album),
-            _mistakes(answers, pairs, album),
-            *([show_credit(answers, pairs, network, album)] if network is not None else []),
-            _samples(pairs, details.names, album),
-        ]
-
+    worst = answers.worst(N_MISTAKES)
+    mistakes = mistakes_section(answers, len(worst), cards(_mistake(answers, pairs, which) for which in worst))
+    sections = [_accuracies(answers, pairs), mistakes]
+    if network is not None:
+        sections.append(show_credit(answers, pairs, network))
     intervals = {"95% interval, were pairs independent": answers.interval} | by_toy
-    return write_page(folder, details, answers, intervals, note, make_sections)
+    return write_page(folder, details, answers, intervals, note, sections)
 
 
 def toy_interval(hit: np.ndarray, pairs: Pairs) -> tuple[dict[str, str], str]:
     """Return the interval over toys as a fact, where there is one, and a sentence on why there are two intervals."""
     why = "Pairs of one toy are correlated, so the interval that takes them for independent is too narrow"
-    n_toys = len(np.unique(np.stack([pairs.category, pairs.instance]), axis=1).T)
-    if (pairs.instance < 0).any() or n_toys < 2:
-        return {}, f"{why}; the instances that an interval over toys needs are unknown or too few."
-    low, high = bootstrap_interval(hit, pairs.category, pairs.instance)
-    if low == high:
-        return {}, f"{why}; all {n_toys} toys score alike, so there is no interval over toys."
-    return {f"95% interval over the {n_toys} toys": interval((low, high))}, (
-        f"{why}. The interval over toys (bootstrap, 10,000 draws of the {n_toys} toys with all of their pairs) says "
-        f"what other toys like these might give{'; with so few toys it is rough' if n_toys < 10 else ''}."
+    toys, which = _toys(pairs)
+    accuracies = np.bincount(which, weights=hit) / np.bincount(which)
+    if (pairs.instance < 0).any() or np.ptp(accuracies) == 0:
+        return {}, f"{why}; an interval over toys needs known toys that do not all score alike."
+    bounds = bootstrap_interval(hit, pairs.category, pairs.instance)
+    return {f"95% interval over the {len(toys)} toys": interval(bounds)}, (
+        f"{why}. The interval over toys (bootstrap, 10,000 draws of the {len(toys)} toys with all of their pairs) says "
+        "what other toys like these might give."
     )
 
 
-def show_credit(answers: Answers, pairs: Pairs, network: SmallNORB, album: Album) -> Section:
+def show_credit(answers: Answers, pairs: Pairs, network: SmallNORB) -> Section:
     """Show where in the image, and by which kinds of parts, the predicted class was found."""
     parts = [
         paragraph(
@@ -87,100 +68,73 @@ def show_credit(answers: Answers, pairs: Pairs, network: SmallNORB, album: Album
         if which:
             rows = [_credit_row(answers, pairs, network, k) for k in which]
             alt = f"Credit of {kind} answers: {'; '.join(label for label, _ in rows)}."
-            picture = album.add(f"credit-{kind}", charts.draw_mosaic(rows, COLUMNS), alt, "RGBA")
             caption = f"{CREDIT[kind]} Heat lies in the middle of the 29 x 29 pixels that a part sees."
-            parts.append(panels(caption, picture))
+            parts.append(panels(caption, embed_chart(charts.draw_mosaic(rows, COLUMNS), alt, "RGBA")))
     return Section("Credit", parts)
 
 
-def _by_viewpoint(answers: Answers, pairs: Pairs, album: Album) -> Section:
-    found, sentences = {}, []
-    for name, label in FACTORS.items():
-        values = getattr(pairs, name)
-        rows = {label(row.value): row for row in accuracy_by_factor(answers.hit, values)}
-        n_unknown = int((values < 0).sum())
-        if not rows:
-            sentences.append(f"By {name}: left out, because it is unknown for these pairs.")
-            continue
-        found[name] = rows
-        if n_unknown:
-            sentences.append(f"By {name}: without {n_unknown:,} pairs for which it is unknown.")
-    note = (
-        "The intervals take pairs for independent; the same toys are behind every value, so they compare values on "
-        "these toys and do not say how other toys would do."
+def _toys(pairs: Pairs) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """Return category and instance of each toy, and the toy of each pair."""
+    toys, which = np.unique(np.stack([pairs.category, pairs.instance]), axis=1, return_inverse=True)
+    return [(category, instance) for category, instance in toys.T.tolist()], which.ravel()
+
+
+def _accuracies(answers: Answers, pairs: Pairs) -> Section:
+    """Show the accuracy for each value of each factor on one common axis, and fold the numbers away."""
+    toys, which = _toys(pairs)
+    names = [f"{answers.names[category]} {instance}" for category, instance in toys]
+    values = {"toy": np.where(pairs.instance < 0, -1, which)} | {name: getattr(pairs, name) for name in FACTORS}
+    labels = FACTORS | {"toy": names.__getitem__}
+    found = {name: accuracy_by_factor(answers.hit, codes) for name, codes in values.items()}
+    found = {name: {labels[name](row.value): row for row in rows} for name, rows in found.items() if rows}
+    title = "Accuracy by toy and viewpoint"
+    if not found:
+        return Section(title, [paragraph("Left out, because toys and viewpoints of these pairs are unknown.")])
+    floor = charts.axis_floor([row for rows in found.values() for row in rows.values()])
+    pictures, tables = [], []
+    for name, rows in found.items():
+        chart = charts.draw_accuracies(name.capitalize(), rows, float(answers.hit.mean()), floor)
+        ends = (pick(rows, key=lambda label: rows[label].accuracy) for pick in (min, max))
+        low, high = (f"{percent(rows[label].accuracy)} at {label}" for label in ends)
+        pictures.append(embed_chart(chart, f"Dot chart of accuracy by {name}: lowest {low}, highest {high}."))
+        headers = [name, answers.samples, "right", "accuracy", "95% interval"]
+        cells = (
+            (label, f"{r.total:,}", f"{r.right:,}", percent(r.accuracy), interval((r.low, r.high)))
+            for label, r in rows.items()
+        )
+        tables.append(table(f"By {name}", headers, cells))
+    caption = (
+        f"Accuracy at each known value (dots) with 95% Wilson intervals (bars), and over all {answers.samples} "
+        f"(dashed). The axis begins at {floor:g}%. The intervals take pairs for independent; the same toys are behind "
+        "every viewpoint, so they compare viewpoints of these toys and do not say how other toys would do."
     )
-    parts = show_breakdowns(answers, found, note, "Numbers by viewpoint and lighting", album) if found else []
-    return Section("Accuracy by viewpoint and lighting", [*parts, *map(paragraph, sentences)])
+    return Section(title, [panels(caption, *pictures), folded("Numbers by toy and viewpoint", *tables)])
 
 
-def _by_toy(answers: Answers, pairs: Pairs, album: Album) -> Section:
-    title, known = "Accuracy by toy", pairs.instance >= 0
-    if not known.any():
-        return Section(title, [paragraph("Left out, because the instances of these pairs are unknown.")])
-    toys, which = np.unique(np.stack([pairs.category, pairs.instance])[:, known], axis=1, return_inverse=True)
-    labels = [f"{answers.names[category]} {instance}" for category, instance in toys.T]
-    rows = {labels[row.value]: row for row in accuracy_by_factor(answers.hit[known], which)}
-    lowest, highest = lowest_and_highest(rows)
-    alike = rows[lowest].accuracy == rows[highest].accuracy
-    note = "All are alike." if alike else f"Lowest: {lowest}, {percent(rows[lowest].accuracy)}."
-    parts = show_breakdowns(answers, {"toy": rows}, note, "Numbers by toy", album)
-    if not known.all():
-        parts.append(paragraph(f"Without {(~known).sum():,} pairs of unknown instance."))
-    return Section(title, parts)
-
-
-def _mistakes(answers: Answers, pairs: Pairs, album: Album) -> Section:
-    worst = answers.worst(N_MISTAKES)
-    items = []
-    for place, which in enumerate(worst, 1):
-        true, predicted, probability = answers.describe(which)
-        left = pairs.images[which, 0]
-        zoom = max(1, round(charts.TILE / len(left)))
-        alt = f"Left image of a pair: {true}, taken for {predicted}."
-        picture = album.add(f"mistake-{place:02}", encode_png(left.repeat(zoom, 0).repeat(zoom, 1)), alt)
-        answer = f"<b>{text(true)}</b> taken for <b>{text(predicted)}</b>, {probability}"
-        items.append(Html(f"{picture}{answer}<small>{text(_describe_viewpoint(pairs, which))}</small>"))
-    sentence = describe_mistakes(answers, len(worst), ": left images, enlarged without smoothing")
-    return Section("Worst mistakes", [paragraph(sentence), *([cards(items)] if items else [])])
-
-
-def _samples(pairs: Pairs, names: Sequence[str], album: Album) -> Section:
-    """Show a toy of each category by azimuth, or its first images where viewpoints are unknown."""
-    known = (pairs.info >= 0).all(1)
-    azimuths = np.unique(pairs.azimuth[known])[:N_SAMPLES]
-    rows = []
-    for k, name in enumerate(names):
-        members = np.flatnonzero((pairs.category == k) & (known if known.any() else True))
-        if not len(members):
-            continue
-        if not known.any():
-            rows.append((name, list(pairs.images[members[:N_SAMPLES], 0])))
-            continue
-        # the instance, elevation and lighting seen from the most azimuths
-        _, group = np.unique(pairs.info[members][:, [0, 1, 3]], axis=0, return_inverse=True)
-        mine = members[group.ravel() == np.bincount(group.ravel()).argmax()]
-        by_azimuth = {pairs.azimuth[row]: pairs.images[row, 0] for row in mine[::-1]}
-        blank = np.full_like(pairs.images[0, 0], 255)
-        rows.append((name, [by_azimuth.get(azimuth, blank) for azimuth in azimuths]))
-    caption = "Left images of the first test pairs of each category; their viewpoints are unknown."
-    if known.any():
-        caption = "Left images of one test toy of each category by azimuth, at constant elevation and lighting."
-    chart = charts.draw_mosaic(rows, [FACTORS["azimuth"](code) for code in azimuths], tile=96)
-    alt = f"Rows of images, one for each of {', '.join(name for name, _ in rows)}."
-    picture = album.add("samples", chart, alt, "LA")
-    return Section("Sample images", [panels(caption, picture, scroll=True)])
+def _mistake(answers: Answers, pairs: Pairs, which: int) -> Html:
+    """Show the left image of a pair, enlarged without smoothing, its answer and its viewpoint."""
+    true, predicted, probability = answers.describe(which)
+    left = pairs.images[which, 0]
+    zoom = max(1, round(charts.TILE / len(left)))
+    alt = f"Left image of a pair: {true}, taken for {predicted}."
+    picture = image(encode_png(left.repeat(zoom, 0).repeat(zoom, 1)), alt)
+    columns = {"instance": str} | FACTORS
+    view = {name: int(getattr(pairs, name)[which]) for name in columns}
+    known = ", ".join(f"{name} {columns[name](code)}" for name, code in view.items() if code >= 0)
+    answer = f"<b>{text(true)}</b> taken for <b>{text(predicted)}</b>, {probability}"
+    return Html(f"{picture}{answer}<small>{text(known)}</small>")
 
 
 def _credit_row(answers: Answers, pairs: Pairs, network: SmallNORB, which: int) -> tuple[str, list[np.ndarray]]:
     """Return a pair's label and pictures of its credit for the class predicted by the scores."""
     device, predicted = next(network.parameters()).device, int(answers.predicted[which])
     images = torch.from_numpy(pairs.images[which : which + 1].copy()).to(device).float() / 255
-    credit, (m, n) = image_credit(network, images), images.shape[2:]
+    credit, size = image_credit(network, images), (images.shape[2], images.shape[3])
     target = torch.full((1, 1, 1), predicted, device=device)
     net = for_class(credit.net, credit.scores[:, None, None], target).unsqueeze(-1)  # [1, p, rows, columns, 1]
     of_class = slice(predicted, predicted + 1)
     maps = (credit.use[..., of_class], credit.ign[..., of_class], net)
-    used, unused, decided = (heat_maps(t, (m, n))[0, 0].cpu().numpy() for t in maps)
+    used, unused, decided = (heat_maps(t, size)[0, 0].cpu().numpy() for t in maps)
     by_part = net.sum((2, 3))[0, :, 0].cpu().numpy()
     side = math.ceil(math.sqrt(len(by_part)))
     by_part = np.pad(by_part, (0, side * side - len(by_part))).reshape(side, side)
@@ -196,9 +150,3 @@ def _credit_row(answers: Answers, pairs: Pairs, network: SmallNORB, which: int) 
     ]
     true, name, probability = answers.describe(which)
     return f"{true} {probability}" if answers.hit[which] else f"{true} taken for {name} {probability}", tiles
-
-
-def _describe_viewpoint(pairs: Pairs, which: int) -> str:
-    columns = {"instance": str} | FACTORS
-    values = {name: int(getattr(pairs, name)[which]) for name in columns}
-    return ", ".join(f"{name} {columns[name](value)}" for name, value in values.items() if value >= 0) or "unknown"

@@ -4,9 +4,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from lightning.fabric import Fabric
-from torch import Tensor
 
 from ...nets import SST
+from ..analysis.accuracy import softmax
 from ..errors import UserError
 from ..training.evaluate import score_run
 from ..training.experiments import make_task, saved_config
@@ -15,52 +15,50 @@ from ..training.runs import RunFolder
 from ..training.task import Result
 from ..training.vision import Vision
 from .image_report import write_image_report
-from .sections import RunDetails
+from .sections import Answers, RunDetails
 from .text_report import write_text_report
+
+DATA = {
+    "smallnorb": "smallNORB",
+    "toys": "rendered toys",
+    "sst": "Stanford Sentiment Treebank",
+    "treebank": "generated film reviews",
+}
 
 
 def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = True) -> tuple[Path, Result]:
     """Score a run's final weights on the test split, write `report.html` into its folder, and return its path."""
     run = run if isinstance(run, RunFolder) else RunFolder(run)
-    task = make_task(saved_config(run.read_json("config.json")))
+    saved, facts = run.read_json("config.json"), run.read_json("run.json")
+    task = make_task(saved_config(saved))
     scores, result = score_run(run, task, fabric, progress=progress)
-    page = _report_texts(task, run, scores) if isinstance(task, Language) else _report_images(task, run, scores)
-    return page, result
-
-
-def _report_images(task: Vision, run: RunFolder, scores: Tensor) -> Path:
-    config = task.config
-    data = "smallNORB" if config.data == "smallnorb" else f"rendered toys, {config.size}x{config.size}"
-    steps = [name for name, used in (("mixup", config.mixup), ("random crops", config.padding)) if used]
-    trained = f"on images with {' and '.join(steps)}" if steps else "on unaltered images"
-    details = _read_details(task, run, scores, data)._replace(trained=trained)
-    return write_image_report(run.path, details, task.pairs("test"), task.restore(run.model))
-
-
-def _report_texts(task: Language, run: RunFolder, scores: Tensor) -> Path:
-    config, phrases = task.config, task.phrases("test")
-    data = "Stanford Sentiment Treebank" if config.data == "sst" else "generated film reviews"
-    details = _read_details(task, run, scores, f"{data}, {config.classes} classes")._replace(
-        trained="on phrases with mixup" if config.mixup else "on phrases",
-        held_out="sentences of the validation split, which were not trained on",
+    seen, unseen = ("phrases", "sentences") if isinstance(task, Language) else ("images", "instances")
+    used = [name for name, on in (("mixup", saved["mixup"]), ("random crops", saved.get("padding"))) if on]
+    details = RunDetails(
+        title=f"{saved['experiment']}: {DATA[saved['data']]}",
+        config=saved,
+        versions=facts,
+        summary={
+            "parameters": facts["parameters"],
+            "epochs": saved["epochs"],
+            "training_seconds": facts.get("seconds"),
+            "weights": "final, after the last step",
+        },
+        training=run.training.read(),
+        validation=run.validation.read(),
+        trained=f"on {seen} with {' and '.join(used)}" if used else f"on unaltered {seen}",
+        held_out=f"{unseen} that were not trained on",
     )
-    network, encoder = task.restore(run.model), None
-    if not isinstance(network, SST):
+    probabilities = softmax(scores.numpy())
+    if isinstance(task, Vision):
+        pairs = task.pairs("test")
+        answers = Answers(pairs.category, probabilities, task.names, "pairs")
+        return write_image_report(run.path, details, answers, pairs, task.restore(run.model)), result
+    phrases, network, encoder = task.phrases("test"), task.restore(run.model), None
+    answers = Answers(phrases.label, probabilities, task.names, "sentences")
+    if not isinstance(network, SST):  # a baseline, which has no credit
         network = None
     else:
         with suppress(UserError):  # a run can be reported where its encoder is missing: its scores are on disk
             encoder = task.encoder()
-    return write_text_report(run.path, details, phrases.text, phrases.label, network, encoder)
-
-
-def _read_details(task: Vision | Language, run: RunFolder, scores: Tensor, data: str) -> RunDetails:
-    config, facts = run.read_json("config.json"), run.read_json("run.json")
-    summary = {
-        "parameters": facts["parameters"],
-        "epochs": config["epochs"],
-        "training_seconds": facts.get("seconds"),
-        "weights": "final, after the last step",
-    }
-    logs = (run.training.read(), run.validation.read() or None)
-    title = f"{config['experiment']}: {data}"
-    return RunDetails(title, scores.numpy(), task.names, config, facts, summary, *logs)
+    return write_text_report(run.path, details, answers, phrases.text, network, encoder), result

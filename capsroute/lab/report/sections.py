@@ -1,43 +1,35 @@
 """Sections that reports on images and on texts share, and the frame they stand in."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from ..analysis.accuracy import GroupAccuracy, confusion_matrix, softmax, wilson_interval
+from ..analysis.accuracy import confusion_matrix, wilson_interval
 from ..formatting import fact, flat, interval, percent, plain
-from ..training.runs import TRAINING, VALIDATION
 from . import charts
-from .charts import BLUE, ORANGE, Log
-from .html import Html, Section, facts, folded, image, page, panels, paragraph, table
+from .charts import BLUE, ORANGE, Log, embed_chart
+from .html import Html, Section, facts, folded, page, panels, paragraph, table
 
-NO_LOG = "The run ended before it logged anything."
 N_CREDITED = 3
 CREDIT = {
     "right": f"Right answers: up to {N_CREDITED}, evenly spaced through the test split.",
     "wrong": f"Wrong answers: up to {N_CREDITED}, those with the highest probability.",
 }
 
-Breakdown = Mapping[str, GroupAccuracy]
-"""Accuracy for each value of a factor, by the value's label."""
-
 
 class RunDetails(NamedTuple):
     """What a report says of a run."""
 
     title: str
-    scores: np.ndarray  # on the test split, before the softmax, [n, k]
-    names: Sequence[str]  # of the classes, in the order of the scores
     config: Mapping[str, Any]
     versions: Mapping[str, Any]
     summary: Mapping[str, Any]  # more facts for the top
     training: Log  # a row for each window of batches
-    validation: Log | None  # a row for each epoch; None where nothing was held out
-    trained: str = "on images with mixup and random crops"  # what training data were
-    held_out: str = "instances of the training set that were not trained on"
+    validation: Log  # a row for each epoch; empty where nothing was held out
+    trained: str  # on what the training log was measured
+    held_out: str  # on what the validation log was measured
 
 
 class Answers(NamedTuple):
@@ -72,23 +64,10 @@ class Answers(NamedTuple):
 
     def credited(self) -> dict[str, list[int]]:
         """Return the samples whose credit is shown, see `CREDIT`."""
-        return {"right": spread(np.flatnonzero(self.hit), N_CREDITED), "wrong": self.worst(N_CREDITED)}
-
-
-class Album:
-    """Writes pictures to a folder of its own and returns them as markup that embeds them."""
-
-    def __init__(self, folder: Path):
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("*.png"):  # of an earlier report, which may have had more
-            old.unlink()
-        self.folder = folder
-
-    def add(self, name: str, picture: Figure | bytes, alt: str, mode: str = "P") -> Html:
-        """Add a PNG file, or a chart to be encoded in Pillow's mode; only charts in mode `P` adapt to a dark page."""
-        png = picture if isinstance(picture, bytes) else charts.encode_figure(picture, mode)
-        (self.folder / f"{name}.png").write_bytes(png)
-        return image(png, alt, "chart" if mode == "P" and picture is not png else "photo")
+        right = np.flatnonzero(self.hit)
+        places = ((np.arange(N_CREDITED) + 0.5) / N_CREDITED * len(right)).astype(int)
+        spread = right[np.unique(places)] if len(right) else right
+        return {"right": spread.tolist(), "wrong": self.worst(N_CREDITED)}
 
 
 def write_page(
@@ -97,102 +76,30 @@ def write_page(
     answers: Answers,
     intervals: Mapping[str, str],
     note: str,
-    make_sections: Callable[[Album], Sequence[Section]],
+    sections: Sequence[Section],
 ) -> Path:
-    """Write `folder/report.html` and `folder/report/*.png` in place of earlier ones, and return the page's path.
+    """Write `folder/report.html` in place of an earlier one, and return its path.
 
-    The intervals, and the note on what they cover, follow the accuracy; the sections made stand between the confusion
-    matrix and the learning-rate schedule.
+    The intervals, and the note on what they cover, follow the accuracy; the given sections follow the confusion matrix.
     """
-    training = _check_log("training", details.training, TRAINING)
-    validation = None
-    if details.validation is not None:
-        validation = _check_log("validation", details.validation, VALIDATION)
-    album, path = Album(Path(folder) / "report"), Path(folder) / "report.html"
-    sections = [
-        _headline(answers, intervals, note, details.summary),
-        _learning_curves(details._replace(training=training, validation=validation), album),
-        _confusion(answers, album),
-        *make_sections(album),
-        _schedule(training, album),
-        _settings(details),
-    ]
+    shared = [_headline(answers, intervals, note, details.summary), _learning_curves(details), _confusion(answers)]
+    content = page(details.title, [*shared, *sections, _settings(details)], "Written by capsroute report.")
     # settings and texts may hold lone surrogates, which UTF-8 cannot encode
-    path.write_text(page(details.title, sections, "Written by capsroute report."), encoding="utf-8", errors="replace")
+    path = Path(folder) / "report.html"
+    path.write_text(content, encoding="utf-8", errors="replace")
     return path
 
 
-def make_answers(details: RunDetails, true: np.ndarray, samples: str, origin: str) -> Answers:
-    """Turn the scores of a run into probabilities, after checking them against names and true classes."""
-    scores, names, true = np.asarray(details.scores), details.names, np.asarray(true)
-    if scores.ndim != 2 or not len(scores):
-        raise ValueError(f"scores: expected [n, k], got shape {list(scores.shape)}")
-    n, k = scores.shape
-    if k != len(names):
-        raise ValueError(f"names: expected {k}, one for each column of scores, got {len(names)}")
-    check_shape(origin, true, n)
-    if true.dtype.kind not in "iu":
-        raise ValueError(f"{origin}: expected integers, got {true.dtype}")
-    if true.min() < 0 or true.max() >= k:
-        raise ValueError(f"{origin}: expected 0 to {k - 1}, got {true.min()} to {true.max()}")
-    if not np.isfinite(scores).all():
-        raise ValueError(f"scores: expected finite numbers, got {(~np.isfinite(scores)).sum()} that are not")
-    return Answers(true.astype(np.int64), softmax(scores), names, samples)
-
-
-def check_shape(name: str, array: np.ndarray, *shape: int) -> None:
-    if array.shape != shape:
-        raise ValueError(f"{name}: expected {list(shape)}, as scores, got shape {list(array.shape)}")
-
-
-def spread(members: np.ndarray, n: int) -> list[int]:
-    """Return at most n of the members, evenly spaced."""
-    places = ((np.arange(n) + 0.5) / n * len(members)).astype(int)
-    return members[np.unique(places)].tolist() if len(members) else []
-
-
-def describe_mistakes(answers: Answers, n_shown: int, how: str = "") -> str:
-    """Say how many samples were classified wrong, and which of them are shown."""
+def mistakes_section(answers: Answers, n_shown: int, *shown: Html) -> Section:
+    """Return the section of the worst mistakes: how many samples were classified wrong, and those that are shown."""
     n_wrong = int((~answers.hit).sum())
-    if not n_wrong:
-        return f"None: all {len(answers.hit):,} {answers.samples} were classified right."
-    if n_wrong == 1:
-        one = answers.samples.removesuffix("s")
-        return f"The only {one} classified wrong, with the probability (softmax of the scores) of the wrong class."
-    return (
-        f"Of {n_wrong:,} {answers.samples} classified wrong, the {n_shown} with the highest probability (softmax of "
-        f"the scores) on the wrong class, highest first{how}."
-    )
-
-
-def show_breakdowns(
-    answers: Answers, found: Mapping[str, Breakdown], note: str, summary: str, album: Album
-) -> list[Html]:
-    """Draw the accuracy by some factors on one common axis, and fold the numbers away under a summary."""
-    floor = charts.axis_floor([row for rows in found.values() for row in rows.values()])
-    width = charts.THIRD if len(found) > 2 else charts.HALF
-    pictures, tables = [], []
-    for name, rows in found.items():
-        chart = charts.draw_accuracies(name.capitalize(), rows, float(answers.hit.mean()), floor, width)
-        low, high = (f"{percent(rows[k].accuracy)} at {k}" for k in lowest_and_highest(rows))
-        alt = f"Dot chart of accuracy by {name}: lowest {low}, highest {high}."
-        pictures.append(album.add(name.replace(" ", "-"), chart, alt))
-        headers = [name, answers.samples, "right", "accuracy", "95% interval"]
-        cells = (
-            (label, f"{r.total:,}", f"{r.right:,}", percent(r.accuracy), interval((r.low, r.high)))
-            for label, r in rows.items()
+    sentence = f"None: all {len(answers.hit):,} {answers.samples} were classified right."
+    if n_wrong:
+        sentence = (
+            f"{answers.samples.capitalize()} classified wrong: {n_wrong:,}. Shown: {n_shown}, those with the highest "
+            "probability (softmax of the scores) on the wrong class, highest first."
         )
-        tables.append(table(f"By {name}", headers, cells))
-    caption = (
-        f"Accuracy at each value (dots) with 95% Wilson intervals (bars), and over all {answers.samples} (dashed). The "
-        f"axis begins at {floor:g}%. {note}"
-    )
-    return [panels(caption, *pictures), folded(summary, *tables)]
-
-
-def lowest_and_highest(rows: Breakdown) -> tuple[str, str]:
-    """Return the labels of the lowest and the highest accuracy."""
-    return min(rows, key=lambda label: rows[label].accuracy), max(rows, key=lambda label: rows[label].accuracy)
+    return Section("Worst mistakes", [paragraph(sentence), *(shown if n_wrong else ())])
 
 
 def _headline(answers: Answers, intervals: Mapping[str, str], note: str, summary: Mapping[str, Any]) -> Section:
@@ -204,57 +111,25 @@ def _headline(answers: Answers, intervals: Mapping[str, str], note: str, summary
     return Section("Test accuracy", parts)
 
 
-def _learning_curves(details: RunDetails, album: Album) -> Section:
+def _learning_curves(details: RunDetails) -> Section:
     logs = [("training", BLUE, details.training), ("held out", ORANGE, details.validation)]
-    logs = [(name, colour, log) for name, colour, log in logs if log is not None and len(log["epoch"])]
+    logs = [(name, colour, log) for name, colour, log in logs if log]
     if not logs:
-        return Section("Learning curves", [paragraph(NO_LOG)])
+        return Section("Learning curves", [paragraph("The run ended before it logged anything.")])
     pictures = []
     for column in ("loss", "accuracy"):
-        last = "; ".join(f"{name} last {_last_value(log, column)}" for name, _, log in logs)
-        chart = charts.draw_curves(column, logs)
-        pictures.append(album.add(f"curves-{column}", chart, f"Line chart of {column} by epoch: {last}."))
-    held_out = "Nothing was held out: all of the training set was trained on."
-    if details.validation is not None:
-        held_out = f"Held out: {details.held_out}."
+        last = "; ".join(f"{name} last {log[column][-1]:.3f}" for name, _, log in logs)
+        pictures.append(embed_chart(charts.draw_curves(column, logs), f"Line chart of {column} by epoch: {last}."))
+    held_out = f"Held out: {details.held_out}." if details.validation else "Nothing was held out."
     caption = (
         "Mean over a window of training batches, or over all held-out batches; the band is one standard deviation of "
         f"the batches. Training is measured while the network learns, {details.trained}, so it may look worse than the "
         f"network is. {held_out}"
     )
-    parts = [panels(caption, *pictures)]
-    for name, _, log in logs:
-        finite = np.isfinite(log["epoch"]) & np.isfinite(log["loss"]) & np.isfinite(log["accuracy"])
-        if not finite.all():
-            bad = f"{(~finite).sum():,} of {len(finite):,} rows of the {name} log"
-            parts.append(paragraph(f"Left out as not finite: {bad}."))
-    return Section("Learning curves", parts)
+    return Section("Learning curves", [panels(caption, *pictures)])
 
 
-def _last_value(log: Log, column: str) -> str:
-    finite = np.flatnonzero(np.isfinite(log[column]))
-    if not len(finite):
-        return "no finite value"
-    mean, spread = (float(log[name][finite[-1]]) for name in (column, f"{column}_sd"))
-    form = percent if column == "accuracy" else "{:.3f}".format
-    return f"{form(mean)}, deviation {form(spread)}"
-
-
-def _schedule(training: Log, album: Album) -> Section:
-    title = "Learning rate and momentum"
-    if not len(training["epoch"]):
-        return Section(title, [paragraph(NO_LOG)])
-    pictures = []
-    for column, name in (("lr", "Learning rate"), ("beta1", "Momentum (beta1)")):
-        values = training[column][np.isfinite(training[column])]
-        ends = f"from {values.min():.4g} to {values.max():.4g}" if len(values) else "no finite value"
-        alt = f"Line chart of the {name[0].lower()}{name[1:]} by epoch, {ends}."
-        chart = charts.draw_schedule(name, training["epoch"], training[column])
-        pictures.append(album.add(f"schedule-{column}", chart, alt))
-    return Section(title, [panels("As logged; the axis marks the lowest and the highest value.", *pictures)])
-
-
-def _confusion(answers: Answers, album: Album) -> Section:
+def _confusion(answers: Answers) -> Section:
     names = answers.names
     counts = confusion_matrix(answers.true, answers.predicted, len(names))  # [true, predicted]
     wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
@@ -263,14 +138,14 @@ def _confusion(answers: Answers, album: Album) -> Section:
     if wrong.any():
         mistake = f"{names[true]} taken for {names[predicted]}, {wrong[true, predicted]:,} times"
         commonest = f"The commonest mistake is {mistake}."
-    alt = f"Confusion matrix of {len(names)} classes. {commonest}"
     caption = (
         f"Test {answers.samples} by true class (rows) and predicted class (columns): how many, and as a share of the "
         f"row; right in blue, wrong in orange, shaded by the square root of the share. {commonest}"
     )
     headers = ["class", answers.samples, "right", "recall", "95% interval", "precision"]
     numbers = table("By class", headers, [_class_row(name, counts, k) for k, name in enumerate(names)])
-    chart = album.add("confusion", charts.draw_confusion(counts, names), alt)
+    alt = f"Confusion matrix of {len(names)} classes. {commonest}"
+    chart = embed_chart(charts.draw_confusion(counts, names), alt)
     return Section("Confusion matrix", [panels(caption, chart), folded("Numbers by class", numbers)])
 
 
@@ -286,16 +161,3 @@ def _settings(details: RunDetails) -> Section:
         rows = [(name, plain(value)) for name, value in flat(values).items()]
         parts.append(table(caption, ["name", "value"], rows, "settings"))
     return Section("Configuration and versions", parts)
-
-
-def _check_log(name: str, log: Log, columns: Sequence[str]) -> Log:
-    """Return the columns as float arrays, after checking that all are there and equally long."""
-    missing = [column for column in columns if column not in log]
-    if missing:
-        raise ValueError(f"{name}: expected columns {list(columns)}, got none for {missing}")
-    arrays = {column: np.asarray(log[column], dtype=np.float64) for column in columns}
-    n = arrays[columns[0]].size
-    for column, array in arrays.items():
-        if array.shape != (n,):
-            raise ValueError(f"{name}[{column!r}]: expected [{n}], got shape {list(array.shape)}")
-    return arrays
