@@ -42,19 +42,6 @@ def test_wilson_interval_is_exact_at_the_ends() -> None:
     assert wilson_interval(0, 10)[0] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, 0), "total: expected at least 1, got 0"),
-        ((5, 4), "right: expected 0 to 4, got 5"),
-        ((1, 4, 1.0), "level: expected a number between 0 and 1, got 1.0"),
-    ],
-)
-def test_wilson_interval_refuses_bad_arguments(arguments: tuple, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        wilson_interval(*arguments)
-
-
 def test_bootstrap_is_wider_for_correlated_hits() -> None:
     hit, category, instance = clustered()
     low, high = bootstrap_interval(hit, category, instance)
@@ -93,28 +80,10 @@ def test_bootstrap_separates_instances_of_two_categories() -> None:
     assert bootstrap_interval(hit, category, np.zeros(100, dtype=int)) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("instance", "message"),
-    [
-        (np.array([0, -1, 1]), "instance: expected known instances, got 1 unknown"),
-        (np.array([3, 3, 3]), "instance: expected at least 2 objects to draw from, got 1"),
-        (np.array([0, 1]), r"instance: expected \[3\], got shape \[2\]"),
-    ],
-)
-def test_bootstrap_refuses_bad_instances(instance: np.ndarray, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        bootstrap_interval(np.array([True, False, True]), np.zeros(3, dtype=int), instance)
-
-
 def test_confusion_matrix_counts_true_by_predicted() -> None:
     category, predicted = np.array([0, 0, 0, 1, 3]), np.array([0, 1, 1, 1, 0])
     expected = [[1, 2, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
     assert confusion_matrix(category, predicted, 4).tolist() == expected
-
-
-def test_confusion_matrix_refuses_unknown_class() -> None:
-    with pytest.raises(ValueError, match="predicted: expected 0 to 1, got 0 to 2"):
-        confusion_matrix(np.array([0, 1]), np.array([2, 0]), 2)
 
 
 def test_accuracy_by_factor_counts_each_known_value() -> None:

@@ -18,7 +18,7 @@ from capsroute.lab.data import Pairs, toys
 from capsroute.lab.errors import UserError
 from capsroute.lab.report import paper_charts, paper_figures
 from capsroute.lab.report.charts import BLUE
-from capsroute.lab.report.paper_figures import average_epochs, find_logs, read_learning_curves
+from capsroute.lab.report.paper_figures import find_logs, read_learning_curves
 from capsroute.lab.training.runs import TRAINING, VALIDATION
 from capsroute.nets import SmallNORB
 from conftest import ROOT
@@ -219,17 +219,11 @@ def test_learning_curves_average_seeds(tmp_path: Path) -> None:
     assert len(paper_charts.draw_learning([found, one]).axes) == 4
 
 
-def test_without_validation_the_training_log_serves_average_epochs(tmp_path: Path) -> None:
-    epoch = np.arange(0.5, 6.1, 0.5)
-    rows = np.stack([epoch, epoch, *(0 * epoch for _ in range(3)), epoch, 0 * epoch + 3, epoch / 10, 0 * epoch], 1)
-    log(tmp_path, "log.csv", TRAINING, rows)
+def test_without_validation_the_training_log_is_read(tmp_path: Path) -> None:
+    log(tmp_path, "log.csv", TRAINING, np.arange(18.0).reshape(2, 9))
     found = read_learning_curves(tmp_path)
     assert found.over == "training, mixed-up images"
-    assert found.log["epoch"].tolist() == [1, 2, 3, 4, 5, 6]
-    np.testing.assert_allclose(found.log["loss"], np.arange(0.75, 6))  # rows at k + 0.5 and k + 1
-    np.testing.assert_allclose(found.log["loss_sd"], np.sqrt(9 + 0.25**2))
-    few = {name: column[:4] for name, column in zip(TRAINING, rows.T, strict=True)}
-    assert average_epochs(few) is few
+    assert found.log["loss"].tolist() == [5, 14]
 
 
 def test_logs_are_of_the_run_or_of_all_seeds(tmp_path: Path) -> None:

@@ -5,12 +5,10 @@ import json
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning.fabric import Fabric
 from matplotlib.figure import Figure
 
@@ -24,7 +22,7 @@ from ..training.environment import Environment, describe_environment, package_ve
 from ..training.runs import RunFolder
 from ..training.vision import Vision, VisionConfig
 from . import paper_charts as charts
-from .charts import BLUE, FAINT, Log, encode_figure
+from .charts import BLUE, FAINT, encode_figure
 from .paper_charts import LearningCurves
 
 TITLES = {
@@ -104,23 +102,15 @@ def load_views(task: Vision) -> Pairs:
     rows = poses.select_views(category, info)  # ordered by toy
     category, info = category[rows], info[rows]
     _, starts = np.unique(np.stack([category, info[:, 0]]), axis=1, return_index=True)
-
-    def render(views: np.ndarray) -> np.ndarray:
-        (instance, *_), elevation, azimuth, light = info[views].T
-        angles = (30.0 + 5 * elevation, 10.0 * azimuth)
-        toy = (int(category[views[0]]), int(instance))
-        images = toys.render(*toy, *angles, light, size=config.size, seed=config.toys_seed).numpy()
-        advance(1)
-        return images
-
-    n_threads = torch.get_num_threads()  # each thread renders toys of its own, on one core
-    try:
-        pool = ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,))
-        with progress_bar("rendering toys", len(starts)) as advance, pool:
-            images = pool.map(render, np.split(np.arange(len(rows)), starts[1:]))
-            return Pairs(np.concatenate(list(images)), category, info)
-    finally:
-        torch.set_num_threads(n_threads)
+    images = []
+    with progress_bar("rendering toys", len(starts)) as advance:
+        for views in np.split(np.arange(len(rows)), starts[1:]):
+            (instance, *_), elevation, azimuth, light = info[views].T
+            angles = (30 + 5 * elevation, 10 * azimuth)
+            toy = (int(category[views[0]]), int(instance))
+            images.append(toys.render(*toy, *angles, light, size=config.size, seed=config.toys_seed).numpy())
+            advance(1)
+    return Pairs(np.concatenate(images), category, info)
 
 
 def read_learning_curves(folder: Path) -> LearningCurves:
@@ -132,7 +122,7 @@ def read_learning_curves(folder: Path) -> LearningCurves:
         runs = [RunFolder(path.parent) for path in sorted(folder.glob("seed-*/config.json"))] or [RunFolder(folder)]
         config = runs[0].read_json("config.json")
         validation = [run.validation.read() for run in runs]
-        training = [average_epochs(run.training.read()) for run in runs]
+        training = [run.training.read() for run in runs]
     unseen, seen = ("toys", "images") if "toys_seed" in config else ("sentences", "phrases")
     logs, over = training, f"training, {'mixed-up ' if config['mixup'] else ''}{seen}"
     if validation and all(validation):
@@ -148,21 +138,6 @@ def read_learning_curves(folder: Path) -> LearningCurves:
         values = [log[name][:n] for log in logs]
         mean |= {name: np.mean(values, 0), f"{name}_sd": np.std(values, 0, ddof=1)}
     return LearningCurves(title, over, f"{len(logs)} seeds", mean)
-
-
-def average_epochs(log: Log) -> Log:
-    """Average a training log to a row for each complete epoch, if it has at least five."""
-    n = int(log["epoch"][-1]) if log else 0
-    if n < 5:
-        return log
-    rows = [(log["epoch"] > k) & (log["epoch"] <= k + 1) for k in range(n)]
-    averaged = {"epoch": np.arange(1.0, n + 1)}
-    for name in ("loss", "accuracy"):
-        values, spread = log[name], log[f"{name}_sd"]
-        averaged[name] = np.array([values[row].mean() for row in rows])
-        # variance within the rows of the log and between them
-        averaged[f"{name}_sd"] = np.array([np.sqrt((spread[row] ** 2).mean() + values[row].var()) for row in rows])
-    return averaged
 
 
 def summarise(pairs: Pairs, mu: np.ndarray, hit: np.ndarray, learned: Sequence[LearningCurves]) -> dict[str, Any]:
