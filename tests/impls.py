@@ -1,4 +1,4 @@
-"""Implementations that tests run on any machine; `test_triton*.py` and `test_cuda.py` have the others."""
+"""Implementations that run on any machine; `tests/kernels` and `tests/gpu` have the others."""
 
 from capsroute.routing import IMPLS
 

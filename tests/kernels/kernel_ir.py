@@ -1,4 +1,4 @@
-"""Compiles kernels for a GPU without one: `python tests/kernels/kernel_ir.py gaussian`, or `kmeans`.
+"""Compiles kernels for a GPU without one: `python tests/kernels/kernel_ir.py gaussian FORM ...`, or `kmeans`.
 
 The interpreter accepts a name that is a number here and a tensor there; the compiler does not, and it must come to an
 end. Threads that need the same sum must get the same bits: none may fuse its own product into an addition of what
@@ -8,8 +8,6 @@ twice in two orders.
 
 import re
 import sys
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,22 +17,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 
 from capsroute.routing.triton.grid import Launch
-from capsroute.routing.triton.moments_host import MomentKernels
-from capsroute.routing.triton.sizes import Float64Rule, LoopSettings, Sizes
-from capsroute.routing.triton.votes_host import VoteKernels
-from capsroute.testing import Shape
+from forms import COMPILED, FORMS, empty_arguments, plan_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32", torch.int64: "i64"}
-CHUNKS = {
-    "several chunks, own weights": Shape(2, 90, 150, 11, 5, 17, fixed_inp=True),
-    "products, several chunks": Shape(2, 70, 5, 2, 33, 4),
-}
-SHARED_W = {"products, several chunks, weights that outputs share": Shape(2, 70, 3, 2, 33, 6)}
-KMEANS_TO_PTX = ("one program per sample", "chunks", "many outputs")
-"""Forms compiled to PTX for k-means too; most kernels are like those for Gaussians."""
-LIKE_ANOTHER = ("products, several chunks",)
-"""Forms not compiled to PTX: but for a sum they are those with weights that outputs share."""
+TO_PTX = ("every input a kind", "products", "moments of 2x5")
+"""Forms that need every kernel, though not every branch."""
 
 
 def type_of(arg: Any) -> Any:
@@ -113,42 +101,25 @@ def compile_and_check(launch: Launch) -> None:
         assert not registers & set(added), f"{launch.kernel.__name__} fuses products into sums of shuffled numbers"
 
 
-def list_launches(kernels: MomentKernels | VoteKernels, inputs: list[Tensor], shape: Shape) -> list[Launch]:
-    """Return the launches of both passes that differ in what is compiled."""
-    scores, capsules = (shape.batch, shape.n_out), (shape.batch, shape.n_out, shape.d_cov, shape.d_out)
+def list_launches(name: str, gaussian: bool) -> list[Launch]:
+    """Return the launches of both passes of a form that differ in what is compiled."""
+    kernels, inputs, s = plan_kernels(name, gaussian), empty_arguments(name), FORMS[name]
+    scores, capsules = (s.batch, s.n_out), (s.batch, s.n_out, s.d_cov, s.d_out)
     outs = [torch.empty(size) for size in (scores, capsules, capsules)]
     saved, grads = kernels.saved.allocate(inputs[0]), kernels.empty_grads(inputs)
     launches = [*kernels.fwd(inputs, saved, outs), *kernels.bwd(inputs, saved, outs, grads)]
     return list({(id(one.kernel), constants_of(one)): one for one in launches}.values())
 
 
-def main(agreement: str, part: str = "0", n_parts: str = "1") -> None:
-    """Compile every form, or every `n_parts`-th of them from `part` on."""
+def main(agreement: str, *names: str) -> None:
+    """Compile the named forms to PTX, or if none is named some of them, the others to Triton's own code."""
     gaussian = agreement == "gaussian"
-    loop = LoopSettings(3, gaussian, 1e-5)
-    sys.path.append(str(Path(__file__).parents[1] / "gpu"))
-    forms = import_module("every_form")
-    shapes = forms.VOTE_FORMS | forms.LARGE_VOTE_FORMS | CHUNKS | SHARED_W | forms.MOMENT_FORMS
-    del shapes["moments"], shapes["moments repeated in float64"]  # the same kernels as those in float64, which branch
-    for name, s in list(shapes.items())[int(part) :: int(n_parts)]:
-        i = s.n_inp if s.fixed_inp else 1
-        W, B, beta = (
-            (i, 1 if name in SHARED_W else s.n_out, s.d_inp, s.d_out),
-            (i, s.n_out, s.d_cov, s.d_out),
-            (i, s.n_out),
-        )
-        a_inp, x = (s.batch, s.n_inp), (s.batch, s.n_inp, s.d_cov, s.d_inp)
-        inputs = [torch.empty(shape) for shape in (a_inp, x, x, W, B, beta, beta)]
-        sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, packed=False)
-        if name in forms.MOMENT_FORMS:
-            # one multiprocessor, so that models come in both sizes
-            kernels = MomentKernels(loop, sizes, (W, B, beta, beta), 1, Float64Rule())
-        else:
-            kernels = VoteKernels(loop, sizes, s.batch * s.n_inp, (W, B, beta, beta), 132)
-        to_ptx = name not in LIKE_ANOTHER if gaussian else name in KMEANS_TO_PTX
-        for one in list_launches(kernels, inputs, s):
-            compile_and_check(one) if to_ptx else compile_to(one, "ttir")
-        print(name, flush=True)
+    for name in names or COMPILED:
+        to_ptx = bool(names) or (gaussian and name in TO_PTX)
+        launches = list_launches(name, gaussian)
+        for launch in launches:
+            compile_and_check(launch) if to_ptx else compile_to(launch, "ttir")
+        print(name, *sorted({launch.kernel.__name__ for launch in launches}), sep="; ", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Every form of the kernels through `route`, under the interpreter where there is no GPU: small shapes there."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,18 +25,13 @@ from capsroute.routing.triton.selection import MomentLimits, choose_moments
 from capsroute.routing.triton.sizes import ALWAYS, NEVER, Float64Rule, LoopSettings, Sizes
 from capsroute.testing import Shape, budget, distance, make_inputs, over_budget, random_orders, run
 from conftest import ROOT
+from forms import COMPILED, limits_for
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHARED, FIXED = Shape(2, 21, 5, 2, 3, 2), Shape(2, 7, 3, 2, 3, 2, fixed_inp=True)
 DEFAULT = Float64Rule()
-MOMENTS = MomentLimits(0, 2, 1, gaussian_only=False, rule=NEVER)
-"""Limits that route any number of inputs by moments."""
-FORMS = {
-    "moments": MOMENTS,
-    "moments in float64": MOMENTS._replace(rule=ALWAYS),
-    "moments repeated in float64": MOMENTS._replace(rule=NEVER._replace(separation=0.0)),
-    "votes": MomentLimits(2**30),
-}
+FORMS = {name: limits_for(name) for name in ("moments", "moments in float64", "moments repeated in float64")}
+FORMS["votes"] = MomentLimits(2**30)
 MAIN_FORMS = [form for form in FORMS if form != "moments repeated in float64"]
 """Forms of most tests; the other is made of their kernels, so that two tests do."""
 pytestmark = [
@@ -250,7 +247,7 @@ def test_equal_inputs(form: str) -> None:
         inputs = make_detached(Shape(1, 90, 8, 4, 4, 4), seed)
         return inputs | {"mu_inp": inputs["mu_inp"][:, :1].expand(-1, 90, -1, -1)}
 
-    assert_accurate(draw)
+    assert_accurate(draw, n_iters=2)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
@@ -261,13 +258,13 @@ def test_tiny_and_huge_capsules(form: str, scale: float) -> None:
         inputs = make_detached(SHARED, seed)
         return inputs | {name: inputs[name] * scale for name in ("mu_inp", "B")}
 
-    assert_accurate(draw, 4 if form == "moments" else 1, eps=min(1e-5, 1e-5 * scale**2))
+    assert_accurate(draw, 4 if form == "moments" else 1, n_iters=2, eps=min(1e-5, 1e-5 * scale**2))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_arguments(form: str, dtype: torch.dtype) -> None:
     inputs = make_inputs(SHARED, device=DEVICE)
-    found, expected = run(inputs, "triton", dtype=dtype), run(inputs, "reference", dtype=dtype)
+    found, expected = (run(inputs, impl, 2, dtype=dtype) for impl in ("triton", "reference"))
     for name, t in expected.items():
         assert found[name].dtype == dtype
         assert distance(found[name], t) <= 4 * torch.finfo(dtype).eps * distance(t, torch.zeros_like(t)), name
@@ -283,22 +280,22 @@ def test_huge_capsules_and_scores_stay_finite(form: str, size: float) -> None:
 def test_properties_of_routing(form: str) -> None:
     """Same bits for same inputs wherever these lie, any order of inputs, and none of the inputs that are masked."""
     inputs = make_detached(SHARED)
-    expected = run(inputs, "triton")
+    expected = run(inputs, "triton", 2)
     odd = inputs | {"mu_inp": inputs["mu_inp"].mT.contiguous().mT}  # not contiguous
     spare = torch.zeros(inputs["a_inp"].numel() + 1, device=DEVICE)
     odd["a_inp"] = spare[1:].view(inputs["a_inp"].shape).copy_(inputs["a_inp"])  # not aligned
-    found = run(odd, "triton")
+    found = run(odd, "triton", 2)
     assert all(torch.equal(found[name], t) for name, t in expected.items())
 
-    found = run(inputs, "triton", order={"i": torch.randperm(SHARED.n_inp)})
+    found = run(inputs, "triton", 2, order={"i": torch.randperm(SHARED.n_inp)})
     for name, t in expected.items():
         torch.testing.assert_close(found[name], t, rtol=1e-4, atol=1e-4, msg=name)
 
     masked = inputs | {"a_inp": inputs["a_inp"].clone()}
     masked["a_inp"][:, 5:9] = -torch.inf
     left = torch.tensor([i for i in range(SHARED.n_inp) if not 5 <= i < 9], device=DEVICE)
-    found = run(masked, "triton")
-    expected = run(inputs | {name: inputs[name][:, left] for name in ("a_inp", "mu_inp")}, "triton")
+    found = run(masked, "triton", 2)
+    expected = run(inputs | {name: inputs[name][:, left] for name in ("a_inp", "mu_inp")}, "triton", 2)
     for name in ("a", "mu", "sig2", "dW", "dB"):
         torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-4)
     assert not found["da_inp"][:, 5:9].any()
@@ -307,13 +304,13 @@ def test_properties_of_routing(form: str) -> None:
 def test_repeated_iterations_give_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     use_form("moments repeated in float64", monkeypatch)
     inputs = make_inputs(SHARED, device=DEVICE)
-    first, second = run(inputs, "triton"), run(inputs, "triton")
+    first, second = run(inputs, "triton", 2), run(inputs, "triton", 2)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("form", FORMS, indirect=True)
 def test_packed_samples_equal_each_alone(form: str) -> None:
-    layer = Routing(2, 3, 2, n_out=4, impl="triton").to(DEVICE)
+    layer = Routing(2, 3, 2, n_out=4, n_iters=2, impl="triton").to(DEVICE)
     lengths = [9, 0, 17, 1]
     a_inp, mu_inp = torch.randn(sum(lengths), device=DEVICE), torch.randn(sum(lengths), 2, 3, device=DEVICE)
     for t in (a_inp, mu_inp):
@@ -333,9 +330,9 @@ def test_packed_samples_equal_each_alone(form: str) -> None:
 def test_compiled_graphs_give_same_results(form: str) -> None:
     torch.compiler.reset()  # or it would be the graph of another form
     inputs = make_detached(SHARED)
-    compiled = torch.compile(lambda **kwargs: route(**kwargs, impl="triton"), backend="aot_eager", fullgraph=True)
+    plain = partial(route, n_iters=1, impl="triton")
     results = []
-    for call in (compiled, lambda **kwargs: route(**kwargs, impl="triton")):
+    for call in (torch.compile(lambda **kwargs: plain(**kwargs), backend="aot_eager", fullgraph=True), plain):
         leaves = {name: t.clone().requires_grad_() for name, t in inputs.items()}
         out = call(**leaves)
         out.mu.sum().backward()
@@ -348,7 +345,7 @@ def test_compiled_graphs_give_same_results(form: str) -> None:
 def test_nan_stays_in_its_sample(form: str, name: str) -> None:
     inputs = make_detached(SHARED)
     inputs[name][0, 3] = torch.nan
-    found, expected = route(**inputs, impl="triton"), route(**inputs, impl="reference")
+    found, expected = (route(**inputs, n_iters=2, impl=impl) for impl in ("triton", "reference"))
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.isnan(), other.isnan())
         assert one[0].isnan().all()
@@ -356,13 +353,18 @@ def test_nan_stays_in_its_sample(form: str, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(DEVICE == "cuda", reason="all other tests compile kernels")
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("names", [[name] for name in COMPILED] if DEVICE == "cuda" else [[]], ids=str)
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
-def test_kernels_compile_for_a_gpu(agreement: str, part: int) -> None:
+def test_kernels_compile_for_a_gpu(agreement: str, names: list[str]) -> None:
+    """All to the end only where there is a GPU to do it for: that takes minutes."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, ROOT / "tests/kernels/kernel_ir.py", agreement, str(part), "3"]
+    command = [sys.executable, ROOT / "tests/kernels/kernel_ir.py", agreement, *names]
     settings: dict[str, Any] = {"env": env | {"PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
     done = subprocess.run(command, **settings, check=False, timeout=300)  # some code keeps the compiler busy for ever
     assert not done.returncode, done.stderr[-2000:]
-    assert len(done.stdout.splitlines()) >= 5, "forms are missing"
+    launched = dict(line.split("; ", 1) for line in done.stdout.splitlines())
+    assert list(launched) == (names or COMPILED)
+    if not names:
+        sources = [path.read_text() for path in (ROOT / "capsroute/routing/triton").glob("*.py")]
+        defined = {name for source in sources for name in re.findall(r"^def (\w+_kernel)\(", source, re.MULTILINE)}
+        assert {kernel for kernels in launched.values() for kernel in kernels.split("; ")} == defined

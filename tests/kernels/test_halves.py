@@ -15,12 +15,13 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from capsroute.routing import triton as kernels
+from capsroute import route
+from capsroute.routing.triton import selection
 from capsroute.routing.triton.moments_model import store_row_halves
 from capsroute.routing.triton.moments_tile import ROUND_STEP, TRUNCATION_BIAS, split_rounded_halves
 from capsroute.routing.triton.numerics import dot_halves, split_halves
-from capsroute.routing.triton.sizes import NEVER
-from capsroute.testing import Shape, make_inputs, run
+from capsroute.testing import Shape, make_inputs
+from forms import LIMITS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PER_PRODUCT = 16
@@ -134,14 +135,15 @@ def test_coefficients_make_up_in_the_mean_for_what_sums_of_their_products_will_l
 @pytest.mark.usefixtures("cutting")
 def test_variances_of_outputs_away_from_the_mean_are_not_all_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums that come out low make them so, by squares that leave little; by the moment form alone."""
-    monkeypatch.setattr(kernels, "ENOUGH", kernels.Enough(0, 2, 1, hard=NEVER))
+    monkeypatch.setattr(selection, "LIMITS", LIMITS)
 
     def too_large(seed: int) -> Tensor:
         inputs = {name: t.detach() for name, t in make_inputs(Shape(1, 512, 4, 4, 4, 4), seed, device=DEVICE).items()}
         near, away = inputs["mu_inp"].chunk(2, 1)
         near.mul_(0.3)
         away.add_(3)
-        found, exact = run(inputs, "triton", dtype=torch.float32), run(inputs, "reference", dtype=torch.float64)
-        return (found["sig2"].double() / exact["sig2"]).mean() - 1
+        found = route(**inputs, impl="triton")
+        exact = route(**{name: t.double() for name, t in inputs.items()}, impl="reference")
+        return (found.sig2.double() / exact.sig2).mean() - 1
 
     assert abs(torch.stack([too_large(seed) for seed in range(7)]).median()) < 3 * ROUNDING
