@@ -1,5 +1,3 @@
-# NOTE FROM THE LEAD: the GPU budget is nearly spent. Do NOT use the device (`run`) any more; finish on the CPU, remove
-# this note, commit, and report.
 """Fixtures and options of all tests."""
 
 import os

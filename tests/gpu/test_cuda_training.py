@@ -1,5 +1,3 @@
-# NOTE FROM THE LEAD: the GPU budget is nearly spent. Do NOT use the device (`run`) any more; finish on the CPU, remove
-# this note, commit, and report.
 """Training on a GPU: captured steps learn what plain steps learn, and resume bit for bit."""
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-# NOTE FROM THE LEAD: the GPU budget is nearly spent. Do NOT use the device (`run`) any more; finish on the CPU, remove
-# this note, commit, and report.
 """Inputs with structure on a GPU: clusters, outliers, masks, and what networks for images give their first routing."""
 
 from collections.abc import Callable
