@@ -20,11 +20,9 @@ from ..progress import progress_bar
 from .checks import check_integer, check_split
 from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs
 from .toybox.airplanes import build_airplane
-from .toybox.animals import build_animal
-from .toybox.cars import build_car
-from .toybox.humans import build_human
+from .toybox.creatures import build_animal, build_human
 from .toybox.stage import LIGHTINGS, Toy, cast_shadows, place_toy, render_views
-from .toybox.trucks import build_truck
+from .toybox.vehicles import build_car, build_truck
 
 VERSION = 2  # of the images: raise it with every change to them, so that no old cache is read
 N_ELEVATIONS, N_AZIMUTHS, N_LIGHTINGS = 9, 18, len(LIGHTINGS)
@@ -37,7 +35,7 @@ BUILDERS = {
     "truck": build_truck,
     "car": build_car,
 }
-PROPORTIONS = tomllib.loads(Path(__file__).with_name("toybox").joinpath("toys.toml").read_text(encoding="utf-8"))
+TOYS = tomllib.loads(Path(__file__).with_name("toybox").joinpath("toys.toml").read_text(encoding="utf-8"))
 
 Angles = float | Sequence[float] | np.ndarray | Tensor
 
@@ -133,9 +131,11 @@ def build_toy(category: int | str, instance: int, *, seed: int = 0) -> Toy:
     check_integer("instance", instance, 0, 9)
     check_integer("seed", seed, 0)
     rng = np.random.default_rng([seed, list(BUILDERS).index(category), instance])
-    spec = {name: _vary_floats(column[instance], rng) for name, column in PROPORTIONS[category].items()}
-    solids = BUILDERS[category](SimpleNamespace(**spec), rng)
-    return place_toy(solids, rng.uniform(-0.025, 0.025, 2), rng.uniform(0.94, 1.0))
+    spec = {name: _vary_floats(column[instance], rng) for name, column in TOYS[category].items()}
+    spec |= {name: rng.uniform(low, high) for name, (low, high) in TOYS["paints"][category].items()}
+    return place_toy(
+        list(BUILDERS[category](SimpleNamespace(**spec))), rng.uniform(-0.025, 0.025, 2), rng.uniform(0.94, 1.0)
+    )
 
 
 def _vary_floats(value: Any, rng: np.random.Generator) -> Any:

@@ -4,7 +4,7 @@ A solid is what a few planes and at most one quadric enclose: a ball, a rod (a c
 look along x, y is to their left, z up. Lengths are free: a finished toy is scaled to the frame.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -133,22 +133,21 @@ def plate(xy: Outline, z: float, thick: float, paint: float, *, rise: float = 0.
     return prism(low, high, paint)
 
 
-def limb(points: Sequence[Point], radii: Sequence[float], paint: float, *, ends: bool = True) -> list[Solid]:
-    """Return rods from joint to joint, with a ball at each joint but the first and, if `ends`, at the last."""
-    bones = [rod(*line, r, paint, s) for line, (r, s) in zip(pairwise(points), pairwise(radii), strict=True)]
-    joints = [ball(p, r, paint) for p, r in zip(points[1:], radii[1:], strict=True)]
-    return bones + (joints if ends else joints[:-1])
+def limb(points: Sequence[Point], radii: Sequence[float], paint: float, *, ends: bool = True) -> Iterator[Solid]:
+    """Build rods from joint to joint, with a ball at each joint but the first and, if `ends`, at the last."""
+    for line, (r, end_radius) in zip(pairwise(points), pairwise(radii), strict=True):
+        yield rod(*line, r, paint, end_radius)
+    joints = list(zip(points, radii, strict=True))[1 : None if ends else -1]
+    yield from (ball(point, r, paint) for point, r in joints)
 
 
-def axles(xs: Sequence[float], track: float, radius: float, width: float, hub: float) -> list[Solid]:
-    """Return a pair of wheels on the ground at each x, `track` apart over all."""
-    parts = []
+def axles(xs: Sequence[float], track: float, radius: float, width: float, hub: float) -> Iterator[Solid]:
+    """Build a pair of wheels on the ground at each x, `track` apart over all."""
     for x in xs:
         for side in SIDES:
             inner, outer = side * (track / 2 - width), side * (track / 2)
-            parts.append(rod((x, inner, radius), (x, outer, radius), radius, 0.1))
-            parts.append(rod((x, inner, radius), (x, outer + side * 0.12 * width, radius), radius * 0.52, hub))
-    return parts
+            yield rod((x, inner, radius), (x, outer, radius), radius, 0.1)
+            yield rod((x, inner, radius), (x, outer + side * 0.12 * width, radius), radius * 0.52, hub)
 
 
 def shifted(point: np.ndarray, x: float, y: float, z: float) -> np.ndarray:
