@@ -22,7 +22,7 @@ PIECE_VOTES = 2**28
 """Numbers of votes up to which samples are routed together."""
 TILE_VOTES, MAX_TILE_I, FEW_INPUTS = 2048, 64, 16
 """Numbers of votes and inputs of a tile; fewer inputs where a sample has few."""
-N_WARPS, PER_CORE = 4, 3
+N_WARPS, PER_CORE = 4, 2
 """Warps of a program, and programs that a multiprocessor is sure to hold at a time."""
 MAX_ROUNDS = 4
 """Tiles for each program up to which all phases share one launch, to save time on the host."""
