@@ -27,7 +27,7 @@ def sum_exponentials(args, size, models, sums, t, pid_b, pid_i, pid_s, T: tl.con
     for pid_j in range(pid_s, tl.where(pid_i * T.BLOCK_I < n_inp, size.j_tiles, 0), size.slices):
         cols = tile.load_output_tile(args, size, pid_j, T)
         model = tile.load_model(models, before, cols, T)
-        b_dist = tile.compute_distances(model, tile.compute_votes(args, size, rows, cols, T))
+        b_dist = tile.compute_distances(model, tile.compute_votes(args, rows, cols, T))
         b_new = tl.maximum(b_max, tl.max(tile.compute_logits(b_dist, model, T), 1))
         b_sum = b_sum * tl.exp((b_max - b_new).to(tl.float32))[:, None] + tile.exp_logits(b_dist, model, b_new, T)
         b_max = b_new
@@ -105,7 +105,7 @@ def sum_inputs(args, size, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.const
     # in a loop of its own: as a branch of the other it kept compilers busy for ever
     while (n_found < CENTRE_TILES) & (first < n_tiles):
         rows = tile.load_input_tile(args, start, n_inp, first, T)
-        b_V = tile.compute_votes(args, size, rows, cols, T)
+        b_V = tile.compute_votes(args, rows, cols, T)
         b_D = compute_D_use(size, models, model, t, rows, b_V, FIRST, T)
         b_new, b_weight = update_centre(b_D, b_V, b_centre, b_weight)
         b_DE, b_DEE = shift_sums(b_D_sum[:, None, :], b_DE, b_DEE, (b_centre - b_new)[None, :, :])
@@ -117,7 +117,7 @@ def sum_inputs(args, size, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.const
         first += size.slots
     for pid_i in range(first, n_tiles, size.slots):
         rows = tile.load_input_tile(args, start, n_inp, pid_i, T)
-        b_V = tile.compute_votes(args, size, rows, cols, T)
+        b_V = tile.compute_votes(args, rows, cols, T)
         b_D = compute_D_use(size, models, model, t, rows, b_V, FIRST, T)
         b_f += rows.f
         b_D_sum += b_D
@@ -139,12 +139,8 @@ def sum_inputs(args, size, models, sums, t, pid_b, pid_s, pid_j, FIRST: tl.const
 @triton.jit
 def compute_models(args, size, sums, models, outs, t, pid_b, pid_m, T: tl.constexpr):
     """Compute the models of a tile of outputs from the sums of all slots."""
-    o_j = pid_m * T.BLOCK_M + tl.arange(0, T.BLOCK_M)
-    m_j = o_j < size.j
-    here = tile.offset_model(size, t, pid_b) + o_j
-    m_last = o_j < tl.where(t == size.n_iters - 1, size.j, 0)
-    m_before = o_j < tl.where(t > 0, size.j, 0)
-    o_out = tl.cast(pid_b, tl.int64) * size.j + o_j
+    o_j, m_j, here, o_out, m_h, o_mu, o_E = tile.locate_models(size, t, pid_b, pid_m, T)
+    m_last, m_before = m_j & (t == size.n_iters - 1), m_j & (t > 0)
     stride = tl.cast(size.b, tl.int64) * size.j
     o_b, m_b = tl.full([1], 0, tl.int32) + pid_b, tl.full([1], 1, tl.int1)
     b_D = tile.sum_slots(sums.D_use, size.slots, stride, o_out, m_j, T.BLOCK_S)
@@ -158,9 +154,6 @@ def compute_models(args, size, sums, models, outs, t, pid_b, pid_m, T: tl.conste
     tl.store(models.D_ign + here, b_D_ign, mask=m_j)
     tl.store(models.a + here, b_a.to(tl.float32), mask=m_j)
     tl.store(outs.a + o_out, b_a.to(tl.float32), mask=m_last)
-    o_h = tl.arange(0, T.BLOCK_H)
-    m_h = m_j[:, None] & (o_h < T.H)[None, :]
-    o_mu, o_E = here[:, None] * T.H + o_h[None, :], o_out[:, None] * T.H + o_h[None, :]
     b_DE = tile.sum_slots(sums.D_E, size.slots, stride * T.H, o_E, m_h, T.BLOCK_S)
     b_DEE = tile.sum_slots(sums.D_EE, size.slots, stride * T.H, o_E, m_h, T.BLOCK_S)
     b_old = tl.load(models.mu + o_mu - stride * T.H, mask=m_h & m_before[:, None], other=0.0).to(tl.float64)

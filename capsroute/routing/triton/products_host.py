@@ -13,22 +13,14 @@ from torch import Tensor
 from .grid import Launch, resident_programs
 from .products import products_fwd_kernel
 from .products_bwd import products_bwd_kernel
-from .products_tile import (
-    Args,
-    Counts,
-    Grads,
-    Halves,
-    LogitGradSums,
-    Models,
-    Outputs,
-    PartialGrads,
-    SumGrads,
-    Sums,
-    Tile,
-)
+from .products_tile import Args, BwdWorkspace, Counts, Grads, Models, Outputs, Sums, Tile
 from .sizes import LoopSettings, Shape, Sizes, ceil_div, ceil_pow2
 from .workspace import Buffer, Layout
 
+THREADS_PER_CORE = 256
+"""Threads that a multiprocessor runs at a time, however many registers each takes."""
+MODEL_NUMBERS, SPLIT_MODEL_NUMBERS = 32, 256
+"""Numbers of models that a program computes at a time, and where outputs take several tiles."""
 MAX_PARTIAL_BYTES = 2**28
 """Bytes of partial gradients of a parameter or of the inputs, or of partial sums of models."""
 
@@ -39,9 +31,6 @@ class ProductTuning(NamedTuple):
     tile_votes: int = 4096  # numbers of votes in a tile, which registers hold a few times over
     columns: int = 128  # outputs times components up to which one tile takes all
     split_columns: int = 64  # of a tile where outputs take several
-    threads_per_core: int = 256  # that a multiprocessor runs at a time, however many registers each takes
-    model_numbers: int = 32  # numbers of models that a program computes at a time
-    split_model_numbers: int = 256  # the same where outputs take several tiles
 
 
 def choose_tile(
@@ -57,7 +46,7 @@ def choose_tile(
     block_i = max(16, min(64, tuning.tile_votes // (block_j * block_h)))
     if not split_j:  # fewer where inputs are few, so that many programs share them
         block_i = max(16, min(block_i, ceil_pow2(ceil_div(n, 2 * cores))))
-    model_numbers = tuning.split_model_numbers if split_j else tuning.model_numbers
+    model_numbers = SPLIT_MODEL_NUMBERS if split_j else MODEL_NUMBERS
     return Tile(
         *(s.d, s.h, block_i, block_j, block_d, block_h),
         BLOCK_M=max(1, min(ceil_pow2(s.j), model_numbers // block_h)),
@@ -98,20 +87,22 @@ def lay_out(T: Tile, c: Counts) -> tuple[Layout, Layout, Layout]:
     half, single, double = (partial(Buffer, dtype) for dtype in (torch.float16, torch.float32, torch.float64))
     per_output, per_component = (c.b, c.j), (c.b, c.j, T.H)
     n, t = (c.n, c.n_iters) if T.SPLIT_J else (0, 0)  # of normalisers, which one tile of outputs need not keep
-    halves = Halves(single(c.n), half(c.n, 2, T.BLOCK_D), single(c.n), half(T.H, c.j, 2, T.BLOCK_D), single(T.H, c.j))
+    halves = single(c.n), half(c.n, 2, T.BLOCK_D), single(c.n), half(T.H, c.j, 2, T.BLOCK_D), single(T.H, c.j)
 
     one, all_, inputs = single(c.n_iters, *per_output), single(c.n_iters, *per_component), single(t, n)
     one_sum, all_sum = double(c.n_iters, *per_output), double(c.n_iters, *per_component)
     logits = single if T.GAUSSIAN else double
     models = Models(one, all_, all_, one, one, logits(t, n), inputs, one_sum, one_sum, all_sum, all_sum)
-    sum_grads = SumGrads(one, one, one, all_, all_, inputs, one_sum, one_sum, all_sum)
 
     one_slot, all_slot, per_slice = double(c.slots, *per_output), double(c.slots, *per_component), double(c.slices, n)
     sums = Sums(double(c.slots, c.b), one_slot, all_slot, all_slot, logits(c.slices, n), per_slice)
-    logit_grads = LogitGradSums(one_slot, all_slot, all_slot, per_slice)
-    W, x = single(c.groups * c.grad_slots, T.H, c.j, T.D), single(c.grad_slices, n, T.D)
-    partial_grads = PartialGrads(W, single(c.grad_slices, n), x)
-    return Layout(models), Layout(halves, sums), Layout(halves, sum_grads, logit_grads, partial_grads)
+    workspace = BwdWorkspace(
+        *(one, one, one, all_, all_, inputs, one_sum, one_sum, all_sum, one_slot, all_slot, all_slot, per_slice),
+        single(c.groups * c.grad_slots, T.H, c.j, T.D),
+        single(c.grad_slices, n),
+        single(c.grad_slices, n, T.D),
+    )
+    return Layout(models), Layout(*halves, sums), Layout(*halves, workspace)
 
 
 class ProductKernels:
@@ -140,7 +131,7 @@ class ProductKernels:
         T, votes = self.tile, self.tile.BLOCK_I * self.tile.BLOCK_J * self.tile.BLOCK_H
         # four warps multiply 64 inputs at once; of fewer inputs each would hold more outputs than fit its registers
         self.n_warps = 8 if T.BLOCK_I < 64 and votes > 2048 else 4
-        per_core = max(1, tuning.threads_per_core // (32 * self.n_warps))
+        per_core = max(1, THREADS_PER_CORE // (32 * self.n_warps))
         self.counts = c = divide_work(sizes, n, loop.n_iters, T, per_core * at_a_time)
         self.saved, self.fwd_workspace, self.bwd_workspace = lay_out(T, c)
         self.n_steps = 4 if T.SPLIT_J else 2  # phases of an iteration
@@ -154,7 +145,7 @@ class ProductKernels:
 
     def fwd(self, inputs: Sequence[Tensor], saved: Tensor, outs: Sequence[Tensor]) -> Iterator[Launch]:
         """List the launches that fill `outs` and `saved`."""
-        halves, sums = self.fwd_workspace.split(self.fwd_workspace.allocate(saved))
+        *halves, sums = self.fwd_workspace.split(self.fwd_workspace.allocate(saved))
         args = *self.counts, Args(*inputs, *halves), sums, *self.saved.split(saved), Outputs(*outs), self.tile
         n_phases = self.n_steps * self.counts.n_iters + (3 - self.n_steps)  # the first iteration needs no normalisers
         yield Launch(products_fwd_kernel, self.n_programs, self.n_warps, args, n_phases)
@@ -169,8 +160,8 @@ class ProductKernels:
         self, inputs: Sequence[Tensor], saved: Tensor, douts: Sequence[Tensor], grads: Sequence[Tensor]
     ) -> Iterator[Launch]:
         """List the launches that fill `grads`."""
-        halves, *workspace = self.bwd_workspace.split(self.bwd_workspace.allocate(saved))
-        pointers = Args(*inputs, *halves), *self.saved.split(saved), *workspace, Outputs(*douts), Grads(*grads)
+        *halves, work = self.bwd_workspace.split(self.bwd_workspace.allocate(saved))
+        pointers = Args(*inputs, *halves), *self.saved.split(saved), work, Outputs(*douts), Grads(*grads)
         n_phases = self.n_steps * (self.counts.n_iters - 1) + 3
         yield Launch(products_bwd_kernel, self.n_programs, self.n_warps, (*self.counts, *pointers, self.tile), n_phases)
 

@@ -67,18 +67,8 @@ class Counts(NamedTuple):
     grad_slices: Any
 
 
-class Halves(NamedTuple):
-    """f(a_inp), and float16 halves of capsules and weights: high, then low, of rows divided by a power of two each."""
-
-    f: Any  # [n]
-    x: Any  # [n, 2, BLOCK_D]
-    x_scale: Any  # [n]
-    W: Any  # [h, j, 2, BLOCK_D]
-    W_scale: Any  # [h, j]
-
-
 class Args(NamedTuple):
-    """Arguments of a routing and fields of `Halves`."""
+    """Arguments of a routing, then f(a_inp) and float16 halves, high then low, of rows divided by a power of two."""
 
     a: Any  # [n]
     x: Any  # [n, d]
@@ -87,28 +77,30 @@ class Args(NamedTuple):
     B: Any  # [j, h]
     use: Any  # [j|1]
     ign: Any  # [j|1]
-    f: Any
-    x_halves: Any
-    x_scale: Any
-    W_halves: Any
-    W_scale: Any
+    f: Any  # [n]
+    x_halves: Any  # [n, 2, BLOCK_D]
+    x_scale: Any  # [n]
+    W_halves: Any  # [h, j, 2, BLOCK_D]
+    W_scale: Any  # [h, j]
 
 
 class Rows(NamedTuple):
-    """The inputs `[I]` of a tile: offsets in the batch, mask, f(a_inp), and halves `[I, D]` of capsules."""
+    """The inputs `[I]` of a tile: offsets in the batch, mask, f(a_inp), scales, and halves `[I, D]` of capsules."""
 
     o_n: Any
     m_i: Any
     f: Any
+    scale: Any
     x: Any
 
 
 class Columns(NamedTuple):
-    """The outputs `[J]` of a tile: the first, offsets from it, mask, and halves `[H J, D]` of weights."""
+    """The outputs `[J]` of a tile: the first, offsets from it, mask, and scales `[H, J]` and halves `[H J, D]` of W."""
 
     start: Any
     o_j: Any
     m_j: Any
+    scale: Any
     W: Any
 
 
@@ -156,35 +148,25 @@ class Outputs(NamedTuple):
     sig2: Any  # [b, j, h]
 
 
-class SumGrads(NamedTuple):
-    """Gradients of every iteration's sums, distances from its own means."""
+class BwdWorkspace(NamedTuple):
+    """What phases of the backward pass hand on."""
 
-    a: Any  # [t, b, j]
-    D: Any  # of D_use, scores included, [t, b, j]
-    D_lo: Any  # its rounding error in float32
-    D_E: Any  # [t, b, j, h]
-    D_EE: Any  # [t, b, j, h]
+    da: Any  # gradients of every iteration's models and sums, distances from its own means, [t, b, j]
+    dD: Any  # of D_use, scores included, [t, b, j]
+    dD_lo: Any  # its rounding error in float32
+    dD_E: Any  # [t, b, j, h]
+    dD_EE: Any  # [t, b, j, h]
     R_dD: Any  # if SPLIT_J, sum_j R dD_use, [t, n]
-    use: Any  # of beta_use, [t, b, j], float64 as all below
-    ign: Any  # of beta_ign, [t, b, j]
-    B: Any  # [t, b, j, h]
-
-
-class LogitGradSums(NamedTuple):
-    """Partial sums of a slot, in float64, of gradients of logits: alone, times distances, and times their squares."""
-
-    log: Any  # [slots, b, j]
-    E: Any  # [slots, b, j, h]
-    EE: Any  # [slots, b, j, h]
-    R_dD: Any  # if SPLIT_J, of a slice, [slices, n]
-
-
-class PartialGrads(NamedTuple):
-    """Partial gradients of the last backward pass."""
-
-    W: Any  # [groups * grad_slots, h, j, d]
-    f: Any  # if SPLIT_J, [grad_slices, n]
-    x: Any  # if SPLIT_J, [grad_slices, n, d]
+    duse: Any  # of beta_use, [t, b, j], float64 as all that follow to `slice_R_dD`
+    dign: Any  # of beta_ign, [t, b, j]
+    dB: Any  # [t, b, j, h]
+    dlog: Any  # sums of a slot: of gradients of logits, [slots, b, j]
+    dlog_E: Any  # of these times distances, [slots, b, j, h]
+    dlog_EE: Any  # of these times squares of distances, [slots, b, j, h]
+    slice_R_dD: Any  # if SPLIT_J, R_dD of a slice, [slices, n]
+    dW: Any  # partial gradients, [groups * grad_slots, h, j, d]
+    df: Any  # if SPLIT_J, [grad_slices, n]
+    dx: Any  # if SPLIT_J, [grad_slices, n, d]
 
 
 class Grads(NamedTuple):
@@ -241,22 +223,20 @@ def store_halves(p_halves, p_scale, row, m_row, b_x, T: tl.constexpr):
 
 @triton.jit
 def prepare(args, size, pid, n_pids, T: tl.constexpr):
-    """Compute `Halves`."""
+    """Compute f(a_inp), and split capsules and weights into halves."""
     o_r, o_d = tl.arange(0, SPLIT_ROWS), tl.arange(0, T.BLOCK_D)
     for unit in range(pid, tl.cdiv(size.n, SPLIT_ROWS), n_pids):
         row = o_r + tl.cast(unit, tl.int64) * SPLIT_ROWS
         mask = (row < size.n)[:, None] & (o_d < T.D)[None, :]
         b_x = clamp_capsules(tl.load(args.x + row[:, None] * T.D + o_d[None, :], mask=mask, other=0.0))
         store_halves(args.x_halves, args.x_scale, row, row < size.n, b_x, T)
+        b_a = tl.load(args.a + row, mask=row < size.n, other=0.0)
+        tl.store(args.f + row, sigmoid_float64(b_a).to(tl.float32), mask=row < size.n)
     for unit in range(pid, tl.cdiv(size.j, SPLIT_ROWS) * T.H, n_pids):
         o_j, h = o_r + unit // T.H * SPLIT_ROWS, unit % T.H
         o_W = (o_j * T.W_J).to(tl.int64)[:, None] * (T.D * T.H) + o_d[None, :] * T.H + h
         b_W = tl.load(args.W + o_W, mask=(o_j < size.j)[:, None] & (o_d < T.D)[None, :], other=0.0)
         store_halves(args.W_halves, args.W_scale, o_j + tl.cast(h, tl.int64) * size.j, o_j < size.j, b_W, T)
-    for unit in range(pid, tl.cdiv(size.n, 128), n_pids):
-        o_n = tl.cast(unit, tl.int64) * 128 + tl.arange(0, 128)
-        b_a = tl.load(args.a + o_n, mask=o_n < size.n, other=0.0)
-        tl.store(args.f + o_n, sigmoid_float64(b_a).to(tl.float32), mask=o_n < size.n)
 
 
 @triton.jit
@@ -265,7 +245,8 @@ def load_input_tile(args, start, n_inp, pid_i, T: tl.constexpr):
     o_i = pid_i * T.BLOCK_I + tl.arange(0, T.BLOCK_I)
     o_n, m_i = start + o_i, o_i < n_inp
     b_f = tl.load(args.f + o_n, mask=m_i, other=0.0)
-    return Rows(o_n, m_i, b_f, load_halves(args.x_halves, o_n, m_i, T))
+    b_scale = tl.load(args.x_scale + o_n, mask=m_i, other=0.0)
+    return Rows(o_n, m_i, b_f, b_scale, load_halves(args.x_halves, o_n, m_i, T))
 
 
 @triton.jit
@@ -281,27 +262,18 @@ def offset_weights(size, pid_j, T: tl.constexpr):
 def load_output_tile(args, size, pid_j, T: tl.constexpr):
     """Load a tile's outputs."""
     start, o_j = tl.cast(pid_j, tl.int64) * T.BLOCK_J, tl.arange(0, T.BLOCK_J)
+    m_j, o_h = o_j < size.j - pid_j * T.BLOCK_J, tl.arange(0, T.BLOCK_H)[:, None]
     row, m_row = offset_weights(size, pid_j, T)
-    b_W = load_halves(args.W_halves, row, m_row, T)
-    return Columns(start, o_j, o_j < size.j - pid_j * T.BLOCK_J, b_W)
+    b_scale = tl.load(args.W_scale + start + o_h * size.j + o_j[None, :], mask=(o_h < T.H) & m_j[None, :], other=0.0)
+    return Columns(start, o_j, m_j, b_scale, load_halves(args.W_halves, row, m_row, T))
 
 
 @triton.jit
-def load_scales(args, size, rows, cols, T: tl.constexpr):
-    """Load the scales of a tile's capsules `[I]` and weights `[H, J]`."""
-    o_h = tl.arange(0, T.BLOCK_H)
-    p_W = args.W_scale + cols.start + o_h[:, None] * size.j + cols.o_j[None, :]
-    b_W = tl.load(p_W, mask=(o_h < T.H)[:, None] & cols.m_j[None, :], other=0.0)
-    return tl.load(args.x_scale + rows.o_n, mask=rows.m_i, other=0.0), b_W
-
-
-@triton.jit
-def compute_votes(args, size, rows, cols, T: tl.constexpr):
+def compute_votes(args, rows, cols, T: tl.constexpr):
     """Compute a tile's votes `[I, H, J]`."""
     b_Wx = tl.full([T.BLOCK_I, T.BLOCK_H * T.BLOCK_J], 0.0, tl.float32)
     b_Wx = dot_halves(rows.x[0], rows.x[1], tl.trans(cols.W[0]), tl.trans(cols.W[1]), b_Wx)
-    b_x_scale, b_W_scale = load_scales(args, size, rows, cols, T)
-    b_V = tl.reshape(b_Wx, [T.BLOCK_I, T.BLOCK_H, T.BLOCK_J]) * b_x_scale[:, None, None] * b_W_scale[None, :, :]
+    b_V = tl.reshape(b_Wx, [T.BLOCK_I, T.BLOCK_H, T.BLOCK_J]) * rows.scale[:, None, None] * cols.scale[None, :, :]
     return b_V + load_components(args.B, 0, cols, T)[None, :, :]
 
 
@@ -309,6 +281,16 @@ def compute_votes(args, size, rows, cols, T: tl.constexpr):
 def offset_model(size, t, pid_b):
     """Return where a sample's outputs start in tensors `[t, b, j]`."""
     return (tl.cast(t, tl.int64) * size.b + pid_b) * size.j
+
+
+@triton.jit
+def locate_models(size, t, pid_b, pid_m, T: tl.constexpr):
+    """Return a tile of outputs `[M]`, mask, offsets in `[t, b, j]` and `[b, j]`; mask and offsets `[M, H]` with h."""
+    o_j, o_h = pid_m * T.BLOCK_M + tl.arange(0, T.BLOCK_M), tl.arange(0, T.BLOCK_H)
+    m_j = o_j < size.j
+    here, o_out = offset_model(size, t, pid_b) + o_j, offset_model(size, 0, pid_b) + o_j
+    o_mu, o_E = here[:, None] * T.H + o_h[None, :], o_out[:, None] * T.H + o_h[None, :]
+    return o_j, m_j, here, o_out, m_j[:, None] & (o_h < T.H)[None, :], o_mu, o_E
 
 
 @triton.jit
