@@ -25,7 +25,7 @@ class PackingThreshold(NamedTuple):
 
 
 PACKING_THRESHOLDS = {"cpu": PackingThreshold(0.4, 2**21), "cuda": PackingThreshold(0.5, 2**26)}
-"""By device; on others texts are never packed. `benchmarks/packing.py` measures them."""
+"""By device, as measured on texts of many lengths; on others texts are never packed."""
 
 
 class SST(Hub):

@@ -1,4 +1,4 @@
-"""The programs of the how-to page run as printed, learn, and say what the page says of them."""
+"""The examples run as printed in the docs, learn, and print what the docs say."""
 
 import re
 import runpy
@@ -16,7 +16,7 @@ ENCODER = Path(capsroute.__file__).parent / "weights/treebank/encoder"
 
 
 def run(name: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
-    """The numbers that an example prints, by the words before them."""
+    """Run an example and return the numbers that it prints by the words before them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [name, *arguments])
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
@@ -24,30 +24,30 @@ def run(name: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[
     return {words: float(number) for words, number in found}
 
 
-def learned(said: dict[str, float]) -> bool:
-    """From chance to four in five: no sample this large gets there by luck."""
-    return abs(said["accuracy before"] - CHANCE) < 0.1 and said["accuracy after"] > 0.8
+def learned(printed: dict[str, float]) -> bool:
+    """Tell whether accuracy rose from chance to four in five, which no sample this large reaches by luck."""
+    return abs(printed["accuracy before"] - CHANCE) < 0.1 and printed["accuracy after"] > 0.8
 
 
 def test_own_model(capsys: pytest.CaptureFixture[str]) -> None:
-    said = run("own_model.py", capsys)
-    assert learned(said)
-    shares = [said[f"iteration {k}"] for k in (1, 2, 3)]
-    assert shares[0] == pytest.approx(1 / 8, abs=0.01)  # all capsules alike
-    assert shares == sorted(shares)  # parts make up their minds
-    assert said["credit of a part"] > 0.2
-    assert said["credit of a stray part"] < said["credit of a part"] / 2
+    printed = run("own_model.py", capsys)
+    assert learned(printed)
+    shares = [printed[f"iteration {k}"] for k in (1, 2, 3)]
+    assert shares[0] == pytest.approx(1 / 8, abs=0.01)  # all capsules have equal shares
+    assert shares == sorted(shares)  # parts concentrate on one capsule
+    assert printed["credit of a part"] > 0.2
+    assert printed["credit of a stray part"] < printed["credit of a part"] / 2
 
 
 def test_own_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    said = run("own_data.py", capsys, str(tmp_path))
-    assert learned(said)
-    assert said["accuracy of the saved network"] == said["accuracy after"]
+    printed = run("own_data.py", capsys, str(tmp_path))
+    assert learned(printed)
+    assert printed["accuracy of the saved network"] == printed["accuracy after"]
     assert (tmp_path / "model.safetensors").is_file()
 
 
-def test_the_pages_lines_for_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the encoder that is at hand, in place of one from the hub."""
+def test_texts_as_in_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the encoder that is installed in place of one from the hub."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/own_data.md").read_text(), flags=re.DOTALL)
     (texts,) = (block for block in blocks if "Encoder(" in block)
     shown = '"sentence-transformers/all-MiniLM-L6-v2"'
@@ -58,6 +58,6 @@ def test_the_pages_lines_for_texts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["own_model.py", "own_data.py"])
-def test_the_page_shows_the_whole_example_which_is_short(name: str) -> None:
+def test_docs_show_the_short_example(name: str) -> None:
     assert f'--8<-- "examples/{name}"' in (ROOT / "docs" / name).with_suffix(".md").read_text()
     assert len((EXAMPLES / name).read_text().splitlines()) < 80
