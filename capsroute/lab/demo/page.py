@@ -16,7 +16,7 @@ from . import algorithm, handlers, language, vision
 
 CSS = Path(__file__).with_name("page.css")
 DELETE_UPLOADS = (60, 600)  # seconds: how often to look for old uploads, and their age
-CONCURRENCY = 2  # requests of one kind at a time; more would only wait for the cores
+N_THREADS = 2  # requests at a time: more would wait for the cores, and each thread keeps freed memory to itself
 MAX_QUEUE = 200  # waiting requests, before others are refused
 
 
@@ -57,6 +57,7 @@ def serve_page(host: str = "127.0.0.1", port: int = 0, *, open_page: bool = Fals
                 footer_links=[],
                 css_paths=CSS,
                 state_session_capacity=20,
+                max_threads=N_THREADS,
                 theme=theme,
                 **dict.fromkeys(switched_off, False),
             )
@@ -75,7 +76,7 @@ def _build_page(gr: Any) -> Any:
         for name, fill in (("Vision", _add_vision), ("Language", _add_language), ("Algorithm", _add_algorithm)):
             with gr.Tab(name):
                 fill(gr, page)
-    return page.queue(default_concurrency_limit=CONCURRENCY, max_size=MAX_QUEUE)
+    return page.queue(default_concurrency_limit=N_THREADS, max_size=MAX_QUEUE)
 
 
 def _add_vision(gr: Any, page: Any) -> None:

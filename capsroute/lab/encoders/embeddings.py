@@ -1,6 +1,5 @@
 """Hidden states of many texts, encoded once: on disk, in a device's memory, or not stored at all."""
 
-import errno
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -56,13 +55,10 @@ class Embeddings:
         """
         rows = rows.to(self._lengths.device)
         lengths = self._lengths[rows]  # [b]
-        if self._flat is None:
-            flat, starts = (
-                _encode_piece(self._encoder, [self._ids[k] for k in rows.tolist()]),
-                lengths.cumsum(0) - lengths,
-            )
-        else:
-            flat, starts = self._flat, self._starts[rows]
+        flat, starts = self._flat, self._starts[rows]
+        if flat is None:
+            flat = _encode_piece(self._encoder, [self._ids[k] for k in rows.tolist()])
+            starts = lengths.cumsum(0) - lengths
         if n is None:
             n = int(lengths.max()) if len(rows) else 0
         mask = torch.arange(n, device=lengths.device) < lengths[:, None]  # [b, n]
@@ -136,11 +132,8 @@ def _encode_to_disk(encoder: Encoder, ids: Sequence[Sequence[int]], path: Path, 
             try:
                 write_array(path, shape, (piece.flatten().cpu().view(torch.uint8).numpy() for piece in pieces))
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                needs = f"The disk is full: {path} needs {shape[0] * shape[1] / GB:.1f} GB."
-                advice = "Free some space and run again, or choose a smaller cache_gb, or the cache none."
-                raise UserError(f"{needs} {advice}") from error
+                advice = "choose another folder, a smaller cache_gb, or the cache none"
+                raise UserError(f"{path}: cannot be written ({error}); {advice}") from error
             flat = np.load(path, mmap_mode="c")
     return torch.from_numpy(flat).view(encoder.dtype).view(-1, encoder.depth, encoder.d_emb)
 
@@ -176,16 +169,8 @@ def _encode_piece(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Tensor:
     """Return `[tokens, depth, d_emb]` of some texts, encoded in batches of texts of about the same length."""
     starts = np.cumsum([0, *map(len, ids)])
     flat = torch.empty(int(starts[-1]), encoder.depth, encoder.d_emb, dtype=encoder.dtype, device=encoder.device)
-    batches = _batch_by_length([len(row) for row in ids], encoder.batch_tokens)
-    while batches:
-        batch = batches.pop(0)
-        try:
-            mask, embs = encoder.encode([ids[k] for k in batch])
-        except torch.OutOfMemoryError:
-            if len(batch) == 1:
-                raise
-            batches[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
-            continue
+    for batch in _batch_by_length([len(row) for row in ids], encoder.batch_tokens):
+        mask, embs = encoder.encode([ids[k] for k in batch])
         at = torch.cat([torch.arange(starts[k], starts[k + 1]) for k in batch])
         flat[at.to(encoder.device)] = embs[mask.bool()]
     if not flat.isfinite().all():
@@ -207,17 +192,12 @@ def _batch_by_length(lengths: Sequence[int], most: int) -> list[list[int]]:
 def _choose_storage(path: Path, n_bytes: int, cache_gb: float, device: torch.device) -> tuple[str, str]:
     """Return where embeddings go, and why."""
     existing = next(folder for folder in path.parents if folder.exists())
-    if n_bytes > cache_gb * GB:
-        why = f"more than the {cache_gb:g} GB of cache_gb"
-    elif path.exists() or n_bytes <= shutil.disk_usage(existing).free:
-        return "disk", f"within the {cache_gb:g} GB of cache_gb"
-    else:
+    why = f"more than the {cache_gb:g} GB of cache_gb"
+    if n_bytes <= cache_gb * GB:
+        if path.exists() or n_bytes <= shutil.disk_usage(existing).free:
+            return "disk", f"within the {cache_gb:g} GB of cache_gb"
         why = "too little space on the disk"
-    if device.type != "cuda":
-        return "none", why
-    if _fits_device(n_bytes, device):
-        return "memory", why
-    return "none", f"{why}, and more than half of the free memory of {device}"
+    return "memory" if device.type == "cuda" and _fits_device(n_bytes, device) else "none", why
 
 
 def _bytes_per_token(encoder: Encoder) -> int:

@@ -66,13 +66,25 @@ def pretrain(
     if folder.exists() and not (folder / SETTINGS).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"folder: expected a new or empty folder for the tiny encoder, found other files in {folder}")
     with silence_transformers(), torch.random.fork_rng(devices=[]):
+        from transformers import GPT2Config, GPT2LMHeadModel
+
         torch.manual_seed(seed)
         clean = [replace_surrogates(text) for text in texts]
         tokenizer = _make_tokenizer(clean)
-        model = _make_model(len(tokenizer), tokenizer.eos_token_id, n_layers, width)
-        rows = [
-            torch.tensor([*row, tokenizer.eos_token_id]) for row in tokenizer(clean, truncation=True).input_ids if row
-        ]
+        end = tokenizer.eos_token_id
+        config = GPT2Config(
+            vocab_size=len(tokenizer),
+            n_embd=width,
+            n_layer=n_layers,
+            n_head=width // 16,
+            n_positions=MAX_TOKENS + 1,  # a text and its end
+            bos_token_id=end,
+            eos_token_id=end,
+            activation_function="gelu_pytorch_tanh",  # GPT-2's as one fused operation
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        )
+        model = GPT2LMHeadModel(config)
+        rows = [torch.tensor([*row, end]) for row in tokenizer(clean, truncation=True).input_ids if row]
         if not rows:
             raise ValueError("texts: expected words, found none")
         loss = _train(model, rows, n_steps, progress)
@@ -126,16 +138,6 @@ def _make_tokenizer(texts: Sequence[str]) -> Any:
     tokenizer.normalizer, tokenizer.pre_tokenizer = lower, split
     special = {"unk_token": UNKNOWN, "bos_token": END, "eos_token": END}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_TOKENS, **special)
-
-
-def _make_model(n_words: int, end: int, n_layers: int, width: int) -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    settings: dict[str, Any] = {"vocab_size": n_words, "n_embd": width, "n_layer": n_layers, "n_head": width // 16}
-    settings |= {"n_positions": MAX_TOKENS + 1, "bos_token_id": end, "eos_token_id": end}  # a text and its end
-    settings |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    # GPT-2's activation as one fused operation
-    return GPT2LMHeadModel(GPT2Config(**settings, activation_function="gelu_pytorch_tanh"))
 
 
 def _train(model: Any, rows: Sequence[Tensor], n_steps: int, progress: bool) -> float:
