@@ -15,7 +15,7 @@ from capsroute.lab.data import sst, treebank
 from capsroute.lab.data.checks import DataError
 from capsroute.lab.data.reviews import rules
 from capsroute.lab.data.reviews.rules import contrast, exceed, intensify, join, label_bracket, negate, soften
-from capsroute.lab.data.trees import Tree, extract_phrases
+from capsroute.lab.data.trees import Tree, extract_phrases, read_trees
 
 SMALL = (60, 20, 40)
 SPLITS = ("train", "validation", "test")
@@ -81,11 +81,15 @@ def recomputed(node: list) -> tuple[int, int, str]:
 
 
 @pytest.fixture(scope="module")
-def many() -> dict[str, list[Tree]]:
-    return {
-        split: list(treebank.generate_sentences(0, split, n))
-        for split, n in (("train", 1500), ("validation", 300), ("test", 600))
-    }
+def default(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files of the default seed and sizes."""
+    return treebank.write_files(tmp_path_factory.mktemp("treebank")).parent
+
+
+@pytest.fixture(scope="module")
+def many(default: Path) -> dict[str, list[Tree]]:
+    (place,) = default.iterdir()
+    return {split: read_trees(place / sst.FILES[split])[:1500] for split in SPLITS}
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -264,10 +268,10 @@ def test_split_is_generated_once(tmp_path: Path, split: str, classes: int) -> No
     np.testing.assert_array_equal(phrases.label, expected.label)
 
 
-def test_default_sizes(tmp_path: Path) -> None:
-    assert 15_000 <= len(treebank.load(tmp_path, "train").text) <= 20_000
-    assert len(treebank.load(tmp_path, "validation").text) == 300
-    assert len(treebank.load(tmp_path, "test").text) == 600
+def test_default_sizes(default: Path) -> None:
+    assert 15_000 <= len(treebank.load(default, "train").text) <= 20_000
+    assert len(treebank.load(default, "validation").text) == 300
+    assert len(treebank.load(default, "test").text) == 600
 
 
 @pytest.mark.parametrize(

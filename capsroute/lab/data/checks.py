@@ -1,8 +1,6 @@
 """The error that all datasets raise, checks of their arguments, and states of published files."""
 
-import errno
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,20 +43,6 @@ class FileState(NamedTuple):
 
 def read_error(path: Path, error: OSError) -> DataError:
     return DataError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.")
-
-
-@contextmanager
-def name_write_errors(path: Path) -> Iterator[None]:
-    """Create the folder that a file or folder is written into, and name that file in errors of writing it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            why = "the disk is full. Free some space and run again"
-        else:
-            why = f"{error.strerror or error}. Name a folder that you may write to"
-        raise DataError(f"{path} cannot be written: {why}.") from error
 
 
 def find_file(*paths: Path) -> Path | None:

@@ -1,13 +1,16 @@
-"""Verified downloads through pooch."""
+"""Verified downloads through pooch, and errors of writing files."""
 
+import errno
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import needs_extra
 from ..progress import progress_bar
-from .checks import DataError, name_write_errors
+from .checks import DataError
 
 CHUNK = 1 << 16  # bytes
 TIMEOUT = (10.0, 30.0)  # seconds to connect, and between two packets
@@ -16,6 +19,20 @@ TIMEOUT = (10.0, 30.0)  # seconds to connect, and between two packets
 def file_digest(path: Path, algorithm: str) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+
+
+@contextmanager
+def name_write_errors(path: Path) -> Iterator[None]:
+    """Create the folder that a file or folder is written into, and name that file in errors of writing it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = "the disk is full. Free some space and run again"
+        else:
+            why = f"{error.strerror or error}. Name a folder that you may write to"
+        raise DataError(f"{path} cannot be written: {why}.") from error
 
 
 def download(

@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import math
 import struct
+import tomllib
 import zlib
 from functools import partial
 from pathlib import Path
@@ -16,18 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..atomic_files import atomic_write
-from .checks import (
-    DataError,
-    FileState,
-    check_file,
-    check_originals,
-    check_present,
-    check_split,
-    find_file,
-    name_write_errors,
-    read_error,
-)
-from .downloads import download, file_digest
+from .checks import DataError, FileState, check_file, check_originals, check_present, check_split, find_file, read_error
+from .downloads import download, file_digest, name_write_errors
 from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs
 
 BASE_URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
@@ -56,23 +47,8 @@ class Matrix(NamedTuple):
         return self.n_header + math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-STEMS = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
-PARTS: dict[str, tuple[str, tuple[int, ...]]] = {
-    "dat": ("u1", (24300, 2, 96, 96)),
-    "cat": ("<i4", (24300,)),
-    "info": ("<i4", (24300, 4)),
-}
-MD5S = {
-    ("train", "dat"): ("66054832f9accfe74a0f4c36a75bc0a2", "8138a0902307b32dfa0025a36dfa45ec"),
-    ("train", "cat"): ("23c8b86101fbf0904a000b43d3ed2fd9", "fd5120d3f770ad57ebe620eb61a0b633"),
-    ("train", "info"): ("51dee1210a742582ff607dfd94e332e3", "19faee774120001fc7e17980d6960451"),
-    ("test", "dat"): ("e4ad715691ed5a3a5f138751a4ceb071", "e9920b7f7b2869a8f1a12e945b2c166c"),
-    ("test", "cat"): ("5aa791cd7e6016cf957ce9bdb93b8603", "fd5120d3f770ad57ebe620eb61a0b633"),
-    ("test", "info"): ("a9454f3864d7fd4bb3ea7fc3eb84924e", "7c5b871cc69dcadec1bf6a18141f5edc"),
-}
-MATRICES = tuple(
-    Matrix(f"{STEMS[split]}-{part}", split, part, *PARTS[part], *md5s) for (split, part), md5s in MD5S.items()
-)
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+MATRICES = tuple(Matrix(**(row | {"shape": tuple(row["shape"])})) for row in TABLE["matrix"])
 
 
 def load(folder: Path, split: str) -> Pairs:

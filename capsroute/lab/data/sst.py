@@ -9,17 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from ..atomic_files import write_atomically
-from .checks import (
-    DataError,
-    FileState,
-    check_file,
-    check_originals,
-    check_present,
-    check_split,
-    find_file,
-    name_write_errors,
-)
-from .downloads import download, file_digest
+from .checks import DataError, FileState, check_file, check_originals, check_present, check_split, find_file
+from .downloads import download, file_digest, name_write_errors
 from .trees import Phrases, Tree, extract_phrases, parse_trees, read_trees
 
 URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"

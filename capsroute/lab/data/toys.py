@@ -28,13 +28,7 @@ VERSION = 2  # of the images: raise it with every change to them, so that no old
 N_ELEVATIONS, N_AZIMUTHS, N_LIGHTINGS = 9, 18, len(LIGHTINGS)
 BATCH = 18  # views
 MAX_WORKERS = 8  # more threads wait for Python's interpreter lock
-BUILDERS = {
-    "animal": build_animal,
-    "human": build_human,
-    "airplane": build_airplane,
-    "truck": build_truck,
-    "car": build_car,
-}
+BUILDERS = dict(zip(CATEGORIES, (build_animal, build_human, build_airplane, build_truck, build_car), strict=True))
 TOYS = tomllib.loads(Path(__file__).with_name("toybox").joinpath("toys.toml").read_text(encoding="utf-8"))
 
 Angles = float | Sequence[float] | np.ndarray | Tensor
@@ -66,8 +60,7 @@ def load(
     check_integer("size", size, 8)
     check_integer("seed", seed, 0)
     category, info = make_labels(split)
-    path = Path(folder) / f"toys-{VERSION}-{size}-{seed}" / f"{split}.npy"
-    shape = (len(category), 2, size, size)
+    path, shape = Path(folder) / f"toys-{VERSION}-{size}-{seed}" / f"{split}.npy", (len(category), 2, size, size)
     images = map_array(path, shape)
     if images is None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,14 +100,18 @@ def render(
     if len(set(sizes) - {1}) > 1:
         raise ValueError(f"elevation, azimuth, lighting: expected one or n values each, got {sizes}")
     up, turned, light = torch.broadcast_tensors(*flat)
-    for name, value, low, high in (("elevation", up, 10, 90), ("lighting", light, 0, N_LIGHTINGS - 1)):
-        bad = ~((value >= low) & (value <= high))
-        if bad.any():
-            raise ValueError(f"{name}: expected from {low} to {high}, got {value[bad][0]:g}")
-    if not turned.isfinite().all():
-        raise ValueError("azimuth: expected finite degrees")
-    if (light != light.round()).any():
-        raise ValueError(f"lighting: expected whole numbers, got {light[light != light.round()][0]:g}")
+    for name, value, good, wanted in (
+        ("elevation", up, (up >= 10) & (up <= 90), "from 10 to 90"),
+        ("azimuth", turned, turned.isfinite(), "finite degrees"),
+        (
+            "lighting",
+            light,
+            (light >= 0) & (light < N_LIGHTINGS) & (light == light.round()),
+            "whole numbers from 0 to 5",
+        ),
+    ):
+        if not good.all():
+            raise ValueError(f"{name}: expected {wanted}, got {value[~good][0]:g}")
     out = []
     for e, a, k in zip(*(x.to(device).split(BATCH) for x in (up, turned, light)), strict=True):
         views = render_views(toy, a, e, cast_shadows(toy, a), size)  # [n, lightings, 2, size, size]

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..atomic_files import write_atomically
-from .checks import check_integer, check_split, name_write_errors
-from .downloads import file_digest
+from .checks import check_integer, check_split
+from .downloads import file_digest, name_write_errors
 from .reviews.grammar import Grammar, join_words, pick
 from .reviews.rules import label_bracket
 from .sst import FILES

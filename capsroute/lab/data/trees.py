@@ -96,7 +96,9 @@ def parse_tree(line: str) -> Tree:
             nodes.append(Node(int(token), len(words), -1))
             state = "label"
         elif token not in ("(", ")") and state == "label":
-            words.append(_unescape(token))
+            for letter, escape in ESCAPES.items():
+                token = token.replace(escape, chr(letter))
+            words.append(token)
             state = "word"
         elif token == ")" and state in ("word", "closed"):
             k = opened.pop()
@@ -160,9 +162,3 @@ def extract_phrases(trees: Iterable[Tree], classes: int = 5, roots_only: bool = 
 def check_classes(classes: int) -> None:
     if classes not in (5, 2):
         raise ValueError(f"classes: expected 5 or 2, got {classes!r}")
-
-
-def _unescape(word: str) -> str:
-    for letter, escape in ESCAPES.items():
-        word = word.replace(escape, chr(letter))
-    return word

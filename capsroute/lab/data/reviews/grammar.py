@@ -12,8 +12,21 @@ from .rules import ADJECTIVES, FEELINGS, NOUNS, QUALITIES, VERBS, WORDS, Bracket
 T = TypeVar("T")
 VerbPhrase = tuple[str, list[Bracket]]  # a verb in its base form, and its complements
 
+EVERY = range(-2, 3)
+PAIRS = list(itertools.product(EVERY, repeat=2))
+
 # sentiments a and b for which "neither a nor b" has the sentiment
 NEITHER = {-1: [(1, 1), (2, 2), (1, 2), (2, 1)], 0: [(1, -1), (-1, 1), (2, -2), (-2, 2)], 1: [(-1, -1)]}
+# by sentiment: whose negation it is, like sentiments that "and" joins to it, and unlike ones that "but" contrasts to it
+NEGATED = {x: [u for u in EVERY if rules.negate(u) == x] for x in EVERY}
+JOINED = {x: [(a, b) for a, b in PAIRS if a * b > 0 and rules.join(a, b) == x] for x in EVERY}
+UNLIKE = [(a, b) for a, b in PAIRS if a * b < 0 or (a == 0) != (b == 0)]
+CONTRASTED = {x: [(a, b) for a, b in UNLIKE if rules.contrast(a, b) == x] for x in EVERY}
+MILD = {
+    x: [(a, b) for a, b in ab if b and abs(a) < 2 and abs(a * b) < 2] for x, ab in CONTRASTED.items()
+}  # of one thing
+
+FACTS: list[VerbPhrase] = [(verb, [rest]) for verb, rest in (fact.split(maxsplit=1) for fact in WORDS["facts"])]
 
 
 class Grammar:
@@ -53,20 +66,20 @@ class Grammar:
         sentence = self.choose(
             (4, lambda: self.simple(x, depth)),
             (0.5, lambda: phrase(phrase(self.draw(*WORDS["fillers"])), ",", self.simple(x, depth))),
-            (1 if _joined_to(x) else 0, lambda: self.joined(x, depth)),
+            (1 if JOINED[x] else 0, lambda: self.joined(x, depth)),
             (3 if depth else 0, lambda: self.contrasted(x, depth - 1)),
         )
         return self.add_clause(sentence)
 
     def joined(self, x: int, depth: int) -> Bracket:
-        a, b = self.draw(*_joined_to(x))
+        a, b = self.draw(*JOINED[x])
         return self.choose(
             (2, lambda: phrase(self.clause(a, depth), ",", "and", self.simple(b, depth))),
             (1, lambda: phrase(self.statement(a, depth), ",", "with", self.described(b))),
         )
 
     def contrasted(self, x: int, depth: int) -> Bracket:
-        a, b = self.draw(*_contrasted_to(x))
+        a, b = self.draw(*CONTRASTED[x])
         self.facts = b != 0
         although = self.draw("although", "though", "while", "even though")
         return self.choose(
@@ -83,25 +96,25 @@ class Grammar:
             (6, lambda: self.clause(x, depth)),
             (0.5, lambda: phrase(self.people(), self.draw("think that", "believe that"), self.statement(x, depth))),
             (0.5, lambda: phrase(self.draw("it seems that", "everyone thinks that"), self.statement(x, depth))),
-            (1 if depth and _negated_to(x) else 0, lambda: self.denied(x, depth)),
+            (1 if depth and NEGATED[x] else 0, lambda: self.denied(x, depth)),
         )
         return self.add_clause(clause)
 
     def denied(self, x: int, depth: int) -> Bracket:
         u, left = self.negate(x, depth)
-        if left and _negated_to(u) and self.rng.random() < 0.3:  # twice
+        if left and NEGATED[u] and self.rng.random() < 0.3:  # twice
             u, left = self.negate(u, left)
             theirs, its = ("do not doubt that",), ("nobody doubts that",)
         else:
             theirs = ("do not think that", "do not believe that", "would not say that", "doubt that")
             its = ("nobody thinks that", "nobody would say that", "it is not true that")
         opening = [self.people(), self.draw(*theirs)] if self.rng.random() < 0.5 else [self.draw(*its)]
-        again = left > 1 and u and _negated_to(u) and self.rng.random() < 0.5
+        again = left > 1 and u and NEGATED[u] and self.rng.random() < 0.5
         return phrase(*opening, self.add_clause(self.denied(u, left)) if again else self.statement(u, left))
 
     def negate(self, x: int, depth: int) -> tuple[int, int]:
         """Choose the sentiment to negate, and the depth left; 0 allows no negation inside ("not not terrible")."""
-        u = self.draw(*_negated_to(x))
+        u = self.draw(*NEGATED[x])
         self.facts = False
         return u, depth - 1 if u else 0
 
@@ -111,15 +124,13 @@ class Grammar:
     def statement(self, x: int, depth: int) -> Bracket:
         """Write a subject with its predicate."""
         kind = self.draw("part", "plural") if self.film_named else self.draw("work", "work", "part", "plural")
-        subject = self.work() if kind == "work" else self.part(kind)
-        return self.add_clause(phrase(subject, self.predicate(x, depth, kind)))
+        return self.add_clause(phrase(self.subject(kind), self.predicate(x, depth, kind)))
 
-    def work(self) -> Bracket:
-        self.film_named = True
-        start = self.draw("the", "this", "it")
-        return start if start == "it" else phrase(start, self.word(WORDS["works"]))
-
-    def part(self, kind: str) -> Bracket:
+    def subject(self, kind: str) -> Bracket:
+        if kind == "work":
+            self.film_named = True
+            start = self.draw("the", "this", "it")
+            return start if start == "it" else phrase(start, self.word(WORDS["works"]))
         noun = self.word(WORDS["parts"] if kind == "part" else WORDS["plurals"])
         if self.film_named:
             return phrase(self.draw("the", "its"), noun)
@@ -131,8 +142,8 @@ class Grammar:
     def predicate(self, x: int, depth: int, kind: str) -> Bracket:
         return self.choose(
             (6, lambda: self.verbal(x, depth, kind)),
-            (0.5 if _joined_to(x) else 0, lambda: self.two_verbs(_joined_to(x), depth, kind, "and")),
-            (0.5 if depth and x else 0, lambda: self.two_verbs(_contrasted_to(x, True), depth - 1, kind, "but yet")),
+            (0.5 if JOINED[x] else 0, lambda: self.two_verbs(JOINED[x], depth, kind, "and")),
+            (0.5 if depth and x else 0, lambda: self.two_verbs(MILD[x], depth - 1, kind, "but yet")),
         )
 
     def two_verbs(self, pairs: list[tuple[int, int]], depth: int, kind: str, word: str) -> Bracket:
@@ -144,7 +155,7 @@ class Grammar:
     def verbal(self, x: int, depth: int, kind: str) -> Bracket:
         return self.choose(
             (4, lambda: self.finite(self.verb_phrase(x, depth, kind), kind)),
-            (3 if depth and _negated_to(x) else 0, lambda: self.negated(x, depth, kind)),
+            (3 if depth and NEGATED[x] else 0, lambda: self.negated(x, depth, kind)),
         )
 
     def negated(self, x: int, depth: int, kind: str) -> Bracket:
@@ -167,17 +178,13 @@ class Grammar:
             (1 if x else 0, lambda: ("be", [phrase("full of", self.word(QUALITIES[x]))])),
             (1 if x > 0 else 0, lambda: ("have", [self.word(QUALITIES[x])])),
             (3 if x and kind == "work" else 0, lambda: ("be", [self.noun(x, depth, plain)])),
-            (4 if not x and kind == "work" and self.facts else 0, self.fact),
-            (2 if depth and _negated_to(x) else 0, lambda: self.lacking(x)),
+            (4 if not x and kind == "work" and self.facts else 0, lambda: self.draw(*FACTS)),
+            (2 if depth and NEGATED[x] else 0, lambda: self.lacking(x)),
         )
-
-    def fact(self) -> VerbPhrase:
-        verb, rest = self.draw(*WORDS["facts"]).split(maxsplit=1)
-        return verb, [rest]
 
     def lacking(self, x: int) -> VerbPhrase:
         """Negate by a content word: lacks charm, free of padding."""
-        u = self.draw(*(u for u in _negated_to(x) if u))
+        u = self.draw(*(u for u in NEGATED[x] if u))
         quality = self.word(QUALITIES[u])
         verb = self.draw("lack", "without", "fail") if u > 0 else self.draw("avoid", "without", "free of")
         if verb == "fail":
@@ -187,7 +194,7 @@ class Grammar:
     def reaction(self, x: int, depth: int) -> Bracket:
         """Write what people did: loved the plot."""
         someone, thing = self.people(), self.thing(x)
-        if not depth or not _negated_to(x) or self.rng.random() < 0.4:
+        if not depth or not NEGATED[x] or self.rng.random() < 0.4:
             return self.add_clause(phrase(someone, self.draw(*FEELINGS[x].values()), thing))
         u, left = self.negate(x, depth)
         if left and u == -1 and self.rng.random() < 0.5:
@@ -224,35 +231,30 @@ class Grammar:
 
     def noun(self, x: int, depth: int, plain: bool) -> Bracket:
         """Write what kind of film it is, with an indefinite article."""
-        films, emphases = "film movie picture", WORDS["emphases"]
-        noun = self.choose(
-            (1, lambda: self.word(NOUNS[x])),
-            (1, lambda: phrase(self.adjective(x, depth, plain), self.word(films))),
-            (1 if abs(x) == 2 else 0, lambda: phrase(self.word(emphases), self.word(NOUNS[x // 2]))),
+        return _add_article(
+            self.choose(
+                (1, lambda: self.word(NOUNS[x])),
+                (1, lambda: phrase(self.adjective(x, depth, plain), self.word("film movie picture"))),
+                (1 if abs(x) == 2 else 0, lambda: phrase(self.word(WORDS["emphases"]), self.word(NOUNS[x // 2]))),
+            )
         )
-        return _add_article(noun)
 
     def adjective(self, x: int, depth: int, plain: bool = False) -> Bracket:
         """Write an adjective with its adverbs; a `plain` one can be negated without ambiguity."""
-        words, strong, mild = ADJECTIVES[x], abs(x) == 2, abs(x) == 1
-        intensifiers = "very really" if plain else WORDS["intensifiers"]["mild"]
-        plain_options = [
-            (4, lambda: self.word(words)),
-            (3 if strong else 0, lambda: phrase(self.word(intensifiers), self.word(ADJECTIVES[x // 2]))),
-            (1 if x == -1 else 0, lambda: phrase("too", self.word(WORDS["gradable"]))),
-        ]
-        if plain:
-            return self.choose(*plain_options)
-        softeners, extreme = WORDS["softeners"], WORDS["intensifiers"]["extreme"]
+        words, gradable, softeners = ADJECTIVES[x], WORDS["gradable"], WORDS["softeners"]
+        intensifiers = {"mild": "very really"} if plain else WORDS["intensifiers"]
+        free, strong, mild = not plain, abs(x) == 2, abs(x) == 1
         return self.choose(
-            *plain_options,
-            (1 if strong else 0, lambda: phrase(self.word(extreme), self.word(words))),
-            (1 if mild else 0, lambda: phrase(self.word(softeners["mild"]), self.word(words))),
-            (2 if mild else 0, lambda: phrase(self.word(softeners["extreme"]), self.word(ADJECTIVES[2 * x]))),
-            (2 if x == 0 else 0, lambda: phrase(self.draw("very", "extremely"), self.word(WORDS["gradable"]))),
-            (1 if _joined_to(x) else 0, lambda: self.pair(_joined_to(x), "and")),
-            (1 if depth and x else 0, lambda: self.pair(_contrasted_to(x, mild=True), "but")),
-            (1 if depth and x in NEITHER else 0, lambda: phrase("neither", self.pair(NEITHER[x], "nor"))),
+            (4, lambda: self.word(words)),
+            (3 if strong else 0, lambda: phrase(self.word(intensifiers["mild"]), self.word(ADJECTIVES[x // 2]))),
+            (1 if x == -1 else 0, lambda: phrase("too", self.word(gradable))),
+            (1 if free and strong else 0, lambda: phrase(self.word(intensifiers["extreme"]), self.word(words))),
+            (1 if free and mild else 0, lambda: phrase(self.word(softeners["mild"]), self.word(words))),
+            (2 if free and mild else 0, lambda: phrase(self.word(softeners["extreme"]), self.word(ADJECTIVES[2 * x]))),
+            (2 if free and x == 0 else 0, lambda: phrase(self.draw("very", "extremely"), self.word(gradable))),
+            (1 if free and JOINED[x] else 0, lambda: self.pair(JOINED[x], "and")),
+            (1 if free and depth and x else 0, lambda: self.pair(MILD[x], "but")),
+            (1 if free and depth and x in NEITHER else 0, lambda: phrase("neither", self.pair(NEITHER[x], "nor"))),
         )
 
     def pair(self, pairs: list[tuple[int, int]], word: str) -> Bracket:
@@ -277,23 +279,3 @@ def _add_article(part: Bracket) -> Bracket:
 def pick(rng: random.Random, options: Sequence[T]) -> T:
     """Draw an option; `random` is the only method of an rng that is the same in every version of Python."""
     return options[int(rng.random() * len(options))]
-
-
-@functools.cache
-def _negated_to(x: int) -> list[int]:
-    """List the sentiments whose negation is `x`."""
-    return [u for u in range(-2, 3) if rules.negate(u) == x]
-
-
-@functools.cache
-def _joined_to(x: int) -> list[tuple[int, int]]:
-    """List the pairs of like sentiments that `and` joins to `x`."""
-    return [(a, b) for a, b in itertools.product(range(-2, 3), repeat=2) if a * b > 0 and rules.join(a, b) == x]
-
-
-@functools.cache
-def _contrasted_to(x: int, mild: bool = False) -> list[tuple[int, int]]:
-    """List the pairs of unlike sentiments that `but` contrasts to `x`; `mild` ones fit a single thing."""
-    pairs = [(a, b) for a, b in itertools.product(range(-2, 3), repeat=2) if a * b < 0 or (a == 0) != (b == 0)]
-    pairs = [(a, b) for a, b in pairs if rules.contrast(a, b) == x]
-    return [(a, b) for a, b in pairs if not mild or (b and abs(a) < 2 and abs(a * b) < 2)]

@@ -86,15 +86,10 @@ def _aim_both_eyes(azimuth: Tensor, elevation: Tensor) -> Rays:
     return _aim_rays((eyes[:, None] - azimuth).flatten(), elevation.repeat(2))
 
 
-def _find_target(toy: Toy, device: torch.device) -> Tensor:
-    """Return the point the eyes look at."""
-    return torch.tensor([0, 0, toy.height], dtype=torch.float64, device=device)
-
-
 def make_eye_rays(toy: Toy, azimuth: Tensor, elevation: Tensor) -> Rays:
     """Return both eyes' rays in the axes of a toy turned by `azimuth`: left eyes, then right eyes."""
     rays = _aim_both_eyes(azimuth, elevation)
-    return rays._replace(o=rays.o + _find_target(toy, azimuth.device))
+    return rays._replace(o=rays.o + rays.o.new_tensor([0, 0, toy.height]))
 
 
 def cast_shadows(toy: Toy, azimuth: Tensor) -> Tensor:
@@ -174,7 +169,7 @@ def _shade_ground(toy: Toy, shadows: Tensor, elevation: Tensor, size: int) -> Te
     place = (torch.arange(size, dtype=torch.float64, device=device) + 0.5) * 2 / size - 1
     x, y = place[None, :, None], -place[:, None, None]
     o, u, v, d = (axis[:, None, None] for axis in rays)
-    start = o + x * u + y * v + _find_target(toy, device)
+    start = o + x * u + y * v + o.new_tensor([0, 0, toy.height])
     at = start - start[..., 2:] / d[..., 2:] * d  # [2 n, size, size, 3]
     where = torch.stack([at[..., 1], at[..., 0] + SHADOW_AWAY], dim=-1) / SHADOW_HALF
     shade = F.grid_sample(shadows.repeat(2, 1, 1, 1), where.float(), align_corners=False)
