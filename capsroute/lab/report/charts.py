@@ -17,14 +17,12 @@ from .html import Html, image
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 """Okabe and Ito's colours, distinct for colour-blind readers."""
 INK, FAINT, GRID = "#24292f", "#6e7781", "#e6e8eb"
-GREY = "#7a828b"  # readable on white and on black
 DPI = 200
 HALF = 4.4  # inches of a panel of which two stand side by side: readable on a phone
 DASHED: dict[str, Any] = {"color": FAINT, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
 LEGEND = {"frameon": False, "fontsize": 9.5}
 PERCENT = "{x:g}%"
 PERCENT_TICKS = MaxNLocator(6, steps=(1, 2, 5, 10))
-TILE = 192  # pixels of a tile of a mosaic, about
 
 Log = Mapping[str, np.ndarray]
 """Columns of numbers of equal length by name."""
@@ -58,19 +56,18 @@ def annotate(
     axes.annotate(words, place, xytext=offset, color=colour, **style)
 
 
-def encode_figure(figure: Figure, mode: str = "P", dpi: int = DPI) -> bytes:
-    """Encode a figure as PNG in Pillow's mode: `P` for charts of few colours, `LA` for grey images, or `RGBA`."""
+def encode_figure(figure: Figure, dpi: int = DPI) -> bytes:
+    """Encode a figure as PNG of few colours."""
     file, packed = BytesIO(), BytesIO()
     figure.savefig(file, format="png", dpi=dpi)
-    drawn = Image.open(file)
-    drawn = drawn.convert("RGB").quantize(128, dither=Image.Dither.NONE) if mode == "P" else drawn.convert(mode)
+    drawn = Image.open(file).convert("RGB").quantize(128, dither=Image.Dither.NONE)
     drawn.save(packed, "png", optimize=True)
     return packed.getvalue()
 
 
-def embed_chart(figure: Figure, alt: str, mode: str = "P") -> Html:
-    """Embed a figure in a page; only one in mode `P` is inverted on a dark page."""
-    return image(encode_figure(figure, mode), alt, "chart" if mode == "P" else "photo")
+def embed_chart(figure: Figure, alt: str) -> Html:
+    """Embed a figure in a page."""
+    return image(encode_figure(figure), alt, "chart")
 
 
 def plot_curve(
@@ -120,34 +117,6 @@ def draw_curves(column: str, logs: Sequence[tuple[str, str, Log]]) -> Figure:
     return figure
 
 
-def draw_confusion(counts: np.ndarray, names: Sequence[str]) -> Figure:
-    """Draw counts `[true, predicted]` and their share of each row: right in blue, wrong in orange."""
-    n = len(names)
-    side = max(4.2, 0.85 * n)
-    figure, ((axes,),) = new_axes(side + 0.6, side)
-    totals = counts.sum(1, keepdims=True)  # [true, 1]
-    shares = counts / np.maximum(totals, 1)
-    strength = np.sqrt(shares)  # the root makes rare mistakes visible
-    axes.imshow(tint_pixels(np.ones(3), np.where(np.eye(n), strength, -strength)), aspect="auto")
-    for (true, predicted), count in np.ndenumerate(counts):
-        if totals[true, 0]:
-            label = f"{count:,}\n{100 * shares[true, predicted]:.1f}%" if count else "0"
-            colour = "white" if strength[true, predicted] > 0.6 else INK if count else FAINT
-            axes.text(predicted, true, label, ha="center", va="center", color=colour, fontsize=9.5, linespacing=1.35)
-    axes.grid(False)
-    labels = [name.replace(" ", "\n") for name in names]  # in two lines, so that neighbours do not overlap
-    axes.set_xticks(range(n), labels)
-    axes.set_yticks(range(n), [name if totals[k, 0] else f"{name}\n(none)" for k, name in enumerate(labels)])
-    axes.tick_params(labelcolor=INK, top=False, labeltop=True, bottom=False, labelbottom=False)
-    axes.xaxis.set_label_position("top")
-    axes.set_xlabel("predicted", loc="left")
-    axes.set_ylabel("true", loc="top")
-    for edge in np.arange(-0.5, n):
-        axes.axhline(edge, color=GRID, linewidth=0.8)
-        axes.axvline(edge, color=GRID, linewidth=0.8)
-    return figure
-
-
 def draw_accuracies(title: str, rows: Mapping[str, GroupAccuracy], overall: float, floor: float) -> Figure:
     """Draw a line for each value of a factor: its accuracy, interval, and the accuracy over all values, dashed."""
     figure, ((axes,),) = new_axes(HALF, 0.75 + 0.215 * len(rows))
@@ -166,36 +135,6 @@ def draw_accuracies(title: str, rows: Mapping[str, GroupAccuracy], overall: floa
     axes.grid(False)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     set_title(axes, title)
-    return figure
-
-
-def draw_mosaic(rows: Sequence[tuple[str, Sequence[np.ndarray]]], columns: Sequence[str], tile: int = TILE) -> Figure:
-    """Draw rows of grey bytes `[m, m]` or colours `[m, m, 3]` in 0..1, each pixel a whole number of dots.
-
-    A row's label stands above it. Without a background, and with words in grey, it serves light and dark pages.
-    """
-    size, gap = len(rows[0][1][0]), 6
-    side = size * max(1, round(tile / size))
-    above = [52 if label else 0 for label, _ in rows]
-    tops = np.cumsum([above[0], *(side + gap + space for space in above[1:])])
-    n_columns = max(len(tiles) for _, tiles in rows)
-    mosaic = np.zeros((tops[-1] + side, n_columns * (side + gap) - gap, 4))  # transparent
-    for top, (_, tiles) in zip(tops, rows, strict=True):
-        for column, pixels in enumerate(tiles):
-            left, place = column * (side + gap), np.arange(side) * len(pixels) // side
-            colours = pixels[..., None] / 255 if pixels.ndim == 2 else pixels
-            mosaic[top : top + side, left : left + side, 3] = 1
-            mosaic[top : top + side, left : left + side, :3] = colours[place][:, place]
-    head = 84 if any("\n" in name for name in columns) else 44 if columns else 4
-    height, width = mosaic.shape[:2]
-    figure = Figure(figsize=(width / DPI, (head + height) / DPI), dpi=DPI, facecolor="none")
-    axes = figure.add_axes((0, 0, 1, height / (head + height)))
-    axes.imshow(mosaic, interpolation="nearest")
-    axes.set_axis_off()
-    for top, (label, _) in zip(tops, rows, strict=True):
-        axes.text(0, top - 8, label, va="bottom", fontsize=11, color=GREY, parse_math=False)
-    for column, name in enumerate(columns):
-        axes.text(column * (side + gap) + side / 2, -head / 2, name, ha="center", va="center", fontsize=10, color=GREY)
     return figure
 
 

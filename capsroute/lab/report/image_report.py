@@ -17,7 +17,8 @@ from .html import Html, Section, cards, encode_png, folded, image, panels, parag
 from .sections import CREDIT, Answers, RunDetails, mistakes_section, write_page
 
 N_MISTAKES = 12
-COLUMNS = ("left\nimage", "used", "not\nused", "for,\nagainst", "by kind\nof part")
+TILE = 192  # pixels of an enlarged image, about
+COLUMNS = ("left image", "used", "not used", "for and against", "for and against by kind of part")
 # smallNORB's codes: elevations are steps of five degrees from 30 on, azimuths tens of degrees
 FACTORS = {"azimuth": lambda code: f"{10 * code}°", "elevation": lambda code: f"{30 + 5 * code}°", "lighting": str}
 
@@ -58,18 +59,16 @@ def show_credit(answers: Answers, pairs: Pairs, network: SmallNORB) -> Section:
     parts = [
         paragraph(
             "The first routing layer gets a part of each kind at each location. Used and not used are shares of these "
-            "parts' data, followed through both layers to the predicted class, on one scale in each row. They say "
+            "parts' data, followed through both layers to the predicted class, on one scale. They say "
             "where data went, not what decided: for (blue) and against (orange) are what the parts at a location did "
-            "for the odds of the class against all others, each picture on its own scale. The last column is the same "
+            "for the odds of the class against all others, each picture on its own scale. The last picture is the same "
             "by kind of part, over all locations."
         )
     ]
     for kind, which in answers.credited().items():
         if which:
-            rows = [_credit_row(answers, pairs, network, k) for k in which]
-            alt = f"Credit of {kind} answers: {'; '.join(label for label, _ in rows)}."
-            caption = f"{CREDIT[kind]} Heat lies in the middle of the 29 x 29 pixels that a part sees."
-            parts.append(panels(caption, embed_chart(charts.draw_mosaic(rows, COLUMNS), alt, "RGBA")))
+            parts.append(paragraph(f"{CREDIT[kind]} Heat lies in the middle of the 29 x 29 pixels that a part sees."))
+            parts += [_credited_pair(answers, pairs, network, k) for k in which]
     return Section("Credit", parts)
 
 
@@ -115,7 +114,7 @@ def _mistake(answers: Answers, pairs: Pairs, which: int) -> Html:
     """Show the left image of a pair, enlarged without smoothing, its answer and its viewpoint."""
     true, predicted, probability = answers.describe(which)
     left = pairs.images[which, 0]
-    zoom = max(1, round(charts.TILE / len(left)))
+    zoom = max(1, round(TILE / len(left)))
     alt = f"Left image of a pair: {true}, taken for {predicted}."
     picture = image(encode_png(left.repeat(zoom, 0).repeat(zoom, 1)), alt)
     columns = {"instance": str} | FACTORS
@@ -125,8 +124,8 @@ def _mistake(answers: Answers, pairs: Pairs, which: int) -> Html:
     return Html(f"{picture}{answer}<small>{text(known)}</small>")
 
 
-def _credit_row(answers: Answers, pairs: Pairs, network: SmallNORB, which: int) -> tuple[str, list[np.ndarray]]:
-    """Return a pair's label and pictures of its credit for the class predicted by the scores."""
+def _credited_pair(answers: Answers, pairs: Pairs, network: SmallNORB, which: int) -> Html:
+    """Show a pair's answer, and pictures of its credit for the class predicted by the scores."""
     device, predicted = next(network.parameters()).device, int(answers.predicted[which])
     images = torch.from_numpy(pairs.images[which : which + 1].copy()).to(device).float() / 255
     credit, size = image_credit(network, images), (images.shape[2], images.shape[3])
@@ -149,4 +148,7 @@ def _credit_row(answers: Answers, pairs: Pairs, network: SmallNORB, which: int) 
         charts.tint_pixels(np.ones(3), by_part / (np.abs(by_part).max() or 1.0)),
     ]
     true, name, probability = answers.describe(which)
-    return f"{true} {probability}" if answers.hit[which] else f"{true} taken for {name} {probability}", tiles
+    label = f"{true} {probability}" if answers.hit[which] else f"{true} taken for {name} {probability}"
+    shown = (encode_png((255 * tile.clip(0, 1)).round().astype(np.uint8)) for tile in tiles)
+    pictures = (image(png, f"{label}: {column}") for png, column in zip(shown, COLUMNS, strict=True))
+    return panels(f"{label}: {', '.join(COLUMNS)}", *pictures, kind="tiles")

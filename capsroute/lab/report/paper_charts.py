@@ -22,7 +22,6 @@ from .charts import (
     PURPLE,
     Log,
     annotate,
-    draw_mosaic,
     new_axes,
     plot_log,
     set_title,
@@ -174,14 +173,15 @@ def draw_learning(tasks: Sequence[LearningCurves]) -> Figure:
 
 
 def draw_samples(toys: Sequence[tuple[str, np.ndarray]], labels: Sequence[str]) -> Figure:
-    """Draw stereo pairs `[s, 2, m, m]` of each toy in two rows, left above right; large ones at half their size."""
-    rows = []
-    for name, images in toys:
-        *front, m, n = images.shape
-        if m >= 96:
-            images = images.reshape(*front, m // 2, 2, n // 2, 2).mean((-3, -1)).round().astype(np.uint8)
-        rows += [(name, list(images[:, 0])), ("", list(images[:, 1]))]
-    return draw_mosaic(rows, labels, tile=96)
+    """Draw stereo pairs `[s, 2, m, m]` of each toy in two rows, left above right."""
+    n_views, _, m, _ = toys[0][1].shape
+    mosaic = np.concatenate([images.transpose(1, 2, 0, 3).reshape(2 * m, n_views * m) for _, images in toys])
+    figure, ((axes,),) = new_axes(0.5 * n_views + 1, len(toys) + 0.5)
+    axes.imshow(mosaic, cmap="gray", vmin=0, vmax=255, interpolation="none")
+    axes.set_xticks(m * (np.arange(n_views) + 0.5), labels)
+    axes.set_yticks(2 * m * (np.arange(len(toys)) + 0.5), [name for name, _ in toys])
+    axes.grid(False)
+    return figure
 
 
 def space_labels(heights: Sequence[float], gap: float) -> list[float]:

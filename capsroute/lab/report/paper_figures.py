@@ -61,9 +61,8 @@ def write_figures(
     paths = []
     with progress_bar("drawing", 10) as advance:
         for stem, figure in draw_all(pairs, mu, learned, facts):
-            png = encode_figure(figure, "LA") if stem == "samples" else encode_figure(figure, dpi=DPI)
             paths.append(out / f"{stem}.png")
-            write_atomically(paths[-1], png)
+            write_atomically(paths[-1], encode_figure(figure, DPI))
             advance(1)
     captions = write_captions(facts)
     record = {

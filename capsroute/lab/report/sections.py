@@ -10,7 +10,7 @@ from ..analysis.accuracy import confusion_matrix, wilson_interval
 from ..formatting import fact, flat, interval, percent, plain
 from . import charts
 from .charts import BLUE, ORANGE, Log, embed_chart
-from .html import Html, Section, facts, folded, page, panels, paragraph, table
+from .html import Html, Section, facts, figure, folded, page, panels, paragraph, table, text, tint
 
 N_CREDITED = 3
 CREDIT = {
@@ -142,11 +142,22 @@ def _confusion(answers: Answers) -> Section:
         f"Test {answers.samples} by true class (rows) and predicted class (columns): how many, and as a share of the "
         f"row; right in blue, wrong in orange, shaded by the square root of the share. {commonest}"
     )
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    tints = np.where(np.eye(len(names)), 1, -1) * np.sqrt(shares)  # the root makes rare mistakes visible
+    rows = "".join(
+        f'<tr><th scope="row">{text(name)}</th>'
+        + "".join(
+            f'<td style="{tint(tints[k, j])}">{counts[k, j]:,}<small>{percent(shares[k, j])}</small></td>'
+            for j in range(len(names))
+        )
+        + "</tr>"
+        for k, name in enumerate(names)
+    )
+    head = "".join(f'<th scope="col">{text(name)}</th>' for name in ("", *names))
+    matrix = f'<div class="wrap confusion"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     headers = ["class", answers.samples, "right", "recall", "95% interval", "precision"]
     numbers = table("By class", headers, [_class_row(name, counts, k) for k, name in enumerate(names)])
-    alt = f"Confusion matrix of {len(names)} classes. {commonest}"
-    chart = embed_chart(charts.draw_confusion(counts, names), alt)
-    return Section("Confusion matrix", [panels(caption, chart), folded("Numbers by class", numbers)])
+    return Section("Confusion matrix", [figure(matrix, caption), folded("Numbers by class", numbers)])
 
 
 def _class_row(name: str, counts: np.ndarray, k: int) -> tuple[str, ...]:
