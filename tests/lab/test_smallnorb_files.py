@@ -20,6 +20,8 @@ from capsroute.lab.data.smallnorb import Matrix
 from http_server import Server, serve
 
 N = 20  # pairs in the small copies
+Table = tuple[Matrix, ...]  # a row for each file
+Files = dict[str, bytes]  # content by name
 
 
 def md5(content: bytes) -> str:
@@ -47,14 +49,14 @@ def content(split: str) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def published() -> dict[str, bytes]:
+def published() -> Files:
     """Return six small files as a server would have them, by name."""
     arrays = {m.name: content(m.split)[m.part] for m in smallnorb.MATRICES}
     return {f"{name}.mat.gz": gzip.compress(mat(array), mtime=0) for name, array in arrays.items()}
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, published: dict[str, bytes]) -> tuple[Matrix, ...]:
+def small(monkeypatch: pytest.MonkeyPatch, published: Files) -> Table:
     """Make the small files the originals."""
     table = []
     for m in smallnorb.MATRICES:
@@ -64,11 +66,22 @@ def small(monkeypatch: pytest.MonkeyPatch, published: dict[str, bytes]) -> tuple
     return tuple(table)
 
 
-def put(folder: Path, published: dict[str, bytes], *, packed: bool = False) -> None:
+def put(folder: Path, published: Files, *, packed: bool = False) -> None:
     for name, value in published.items():
-        (folder / (name if packed else name.removesuffix(".gz"))).write_bytes(
-            value if packed else gzip.decompress(value)
-        )
+        file = folder / (name if packed else name.removesuffix(".gz"))
+        file.write_bytes(value if packed else gzip.decompress(value))
+
+
+@pytest.fixture
+def folder(small: Table, published: Files, tmp_path: Path) -> Path:
+    put(tmp_path, published)
+    return tmp_path
+
+
+@pytest.fixture
+def packed_folder(small: Table, published: Files, tmp_path: Path) -> Path:
+    put(tmp_path, published, packed=True)
+    return tmp_path
 
 
 def names(folder: Path) -> set[str]:
@@ -78,7 +91,7 @@ def names(folder: Path) -> set[str]:
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_load_returns_images_and_labels(
-    small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path, split: str, packed: bool
+    small: Table, published: Files, tmp_path: Path, split: str, packed: bool
 ) -> None:
     put(tmp_path, published, packed=packed)
     pairs, expected = smallnorb.load(tmp_path, split), content(split)
@@ -103,45 +116,38 @@ def test_load_maps_full_size(tmp_path: Path) -> None:
         smallnorb.load(tmp_path, "test")
 
 
-def test_packed_files_are_unpacked_once(small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path) -> None:
-    put(tmp_path, published, packed=True)
-    smallnorb.load(tmp_path, "test")
+def test_packed_files_are_unpacked_once(small: Table, published: Files, packed_folder: Path) -> None:
+    smallnorb.load(packed_folder, "test")
     unpacked = {f"{m.name}.mat" for m in small if m.split == "test"}
-    assert names(tmp_path) == set(published) | unpacked
+    assert names(packed_folder) == set(published) | unpacked
     for m in small:
-        (tmp_path / f"{m.name}.mat.gz").write_bytes(b"not read any more")
-    smallnorb.load(tmp_path, "test")
-    assert {s.path.name for s in smallnorb.check(tmp_path) if s.path and s.ok} == unpacked
+        (packed_folder / f"{m.name}.mat.gz").write_bytes(b"not read any more")
+    smallnorb.load(packed_folder, "test")
+    assert {s.path.name for s in smallnorb.check(packed_folder) if s.path and s.ok} == unpacked
 
 
 def test_interrupted_unpacking_leaves_no_file(
-    small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    published: Files, packed_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(tmp_path, published, packed=True)
-
     def die(source: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", die)
         with pytest.raises(KeyboardInterrupt):
-            smallnorb.load(tmp_path, "test")
-    assert names(tmp_path) == set(published)
-    np.testing.assert_array_equal(smallnorb.load(tmp_path, "test").images, content("test")["dat"])
+            smallnorb.load(packed_folder, "test")
+    assert names(packed_folder) == set(published)
+    np.testing.assert_array_equal(smallnorb.load(packed_folder, "test").images, content("test")["dat"])
 
 
-def test_full_disk_is_reported(
-    small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(tmp_path, published, packed=True)
-
+def test_full_disk_is_reported(published: Files, packed_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataError, match=r"testing-dat\.mat cannot be written: the disk is full"):
-        smallnorb.load(tmp_path, "test")
-    assert names(tmp_path) == set(published)
+        smallnorb.load(packed_folder, "test")
+    assert names(packed_folder) == set(published)
 
 
 def header(array: np.ndarray, *ints: int) -> bytes:
@@ -178,9 +184,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_corrupt_file_is_reported(
-    small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path, damage: str, packed: bool
-) -> None:
+def test_corrupt_file_is_reported(small: Table, published: Files, tmp_path: Path, damage: str, packed: bool) -> None:
     part, value, words = DAMAGE[damage]
     put(tmp_path, published)
     path = tmp_path / f"smallnorb-5x01235x9x18x6x2x96x96-testing-{part}.mat"
@@ -213,30 +217,26 @@ def test_corrupt_file_is_reported(
     ids=["cut", "cut in its header", "checksum", "content", "other format"],
 )
 def test_corrupt_gz_is_reported(
-    small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path, spoil: Callable[[bytes], bytes], words: str
+    small: Table, published: Files, packed_folder: Path, spoil: Callable[[bytes], bytes], words: str
 ) -> None:
-    put(tmp_path, published, packed=True)
-    path = tmp_path / f"{small[3].name}.mat.gz"
+    path = packed_folder / f"{small[3].name}.mat.gz"
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(DataError, match=f"{re.escape(str(path))} is corrupt: {words}.*Delete it and run"):
-        smallnorb.load(tmp_path, "test")
-    assert names(tmp_path) == set(published)
-    assert smallnorb.check(tmp_path)[3].state.startswith(f"corrupt: {words[:10]}")
+        smallnorb.load(packed_folder, "test")
+    assert names(packed_folder) == set(published)
+    assert smallnorb.check(packed_folder)[3].state.startswith(f"corrupt: {words[:10]}")
 
 
-def test_corrupt_file_beside_gz_is_reported(
-    small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path
-) -> None:
-    put(tmp_path, published, packed=True)
-    path = tmp_path / f"{small[3].name}.mat"
+def test_corrupt_file_beside_gz_is_reported(small: Table, packed_folder: Path) -> None:
+    path = packed_folder / f"{small[3].name}.mat"
     path.write_bytes(b"half")
     with pytest.raises(DataError, match=r"dat\.mat is corrupt: .*Delete it: the next run unpacks it again from .*gz"):
-        smallnorb.load(tmp_path, "test")
+        smallnorb.load(packed_folder, "test")
     path.unlink()
-    assert len(smallnorb.load(tmp_path, "test").images) == N
+    assert len(smallnorb.load(packed_folder, "test").images) == N
 
 
-def test_missing_files_are_reported(small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path) -> None:
+def test_missing_files_are_reported(small: Table, published: Files, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"There is no folder .*nowhere. Run `capsroute data fetch smallnorb`"):
         smallnorb.load(tmp_path / "nowhere", "test")
     put(tmp_path, published)
@@ -249,9 +249,8 @@ def test_missing_files_are_reported(small: tuple[Matrix, ...], published: dict[s
         smallnorb.load(tmp_path, "dev")
 
 
-def test_check_returns_states(small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path) -> None:
-    train_dat, train_cat, train_info, test_dat, test_cat, test_info = (tmp_path / f"{m.name}.mat" for m in small)
-    put(tmp_path, published)
+def test_check_returns_states(small: Table, published: Files, folder: Path) -> None:
+    train_dat, train_cat, train_info, test_dat, test_cat, test_info = (folder / f"{m.name}.mat" for m in small)
     train_dat.write_bytes(mat(255 - content("train")["dat"]))
     train_cat.unlink()
     Path(f"{train_cat}.gz").write_bytes(published[f"{train_cat.name}.gz"])
@@ -259,8 +258,8 @@ def test_check_returns_states(small: tuple[Matrix, ...], published: dict[str, by
     Path(f"{train_info}.gz").write_bytes(gzip.compress(mat(content("train")["info"]), compresslevel=1, mtime=1))
     test_dat.unlink()
     test_cat.unlink()
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    states = smallnorb.check(tmp_path)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    states = smallnorb.check(folder)
     assert [(s.path, s.state, s.ok) for s in states] == [
         (train_dat, READABLE, True),
         (Path(f"{train_cat}.gz"), ORIGINAL, True),
@@ -270,17 +269,17 @@ def test_check_returns_states(small: tuple[Matrix, ...], published: dict[str, by
         (test_info, ORIGINAL, True),
     ]
     assert [s.name for s in states] == [m.name for m in small]
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 @pytest.fixture
-def mirror(monkeypatch: pytest.MonkeyPatch, small: tuple[Matrix, ...], published: dict[str, bytes]) -> Iterator[Server]:
+def mirror(monkeypatch: pytest.MonkeyPatch, small: Table, published: Files) -> Iterator[Server]:
     with serve(monkeypatch, published) as server:
         yield server
 
 
 def test_fetch_downloads_only_missing_files(
-    mirror: Server, published: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mirror: Server, published: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "made" / "here"
     paths = smallnorb.fetch(folder, url=f"{mirror.url}/")
@@ -298,24 +297,21 @@ def test_fetch_downloads_only_missing_files(
     assert capsys.readouterr() == ("", "")
 
 
-def test_fetch_refuses_other_files(
-    mirror: Server, small: tuple[Matrix, ...], published: dict[str, bytes], tmp_path: Path
-) -> None:
-    put(tmp_path, published)
-    other = tmp_path / f"{small[3].name}.mat"
+def test_fetch_refuses_other_files(mirror: Server, small: Table, folder: Path) -> None:
+    other = folder / f"{small[3].name}.mat"
     other.write_bytes(mat(255 - content("test")["dat"]))
-    broken = tmp_path / f"{small[4].name}.mat"
+    broken = folder / f"{small[4].name}.mat"
     broken.write_bytes(b"half")
-    (tmp_path / f"{small[5].name}.mat").unlink()
+    (folder / f"{small[5].name}.mat").unlink()
     with pytest.raises(DataError) as raised:
-        smallnorb.fetch(tmp_path, progress=False, url=mirror.url)
+        smallnorb.fetch(folder, progress=False, url=mirror.url)
     assert f"{other} ({READABLE}); {broken} (corrupt: it has 4 bytes" in str(raised.value)
     assert "Move them away" in str(raised.value)
     assert not mirror.requests
 
 
 def test_fetch_stops_at_wrong_checksum(
-    mirror: Server, small: tuple[Matrix, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirror: Server, small: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # pooch waits before it tries again
     name = f"{small[1].name}.mat.gz"

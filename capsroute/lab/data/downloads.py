@@ -71,9 +71,7 @@ def download(
     files: Any = pooch.create(path.parent, "", registry=registry, urls=urls, retry_if_failed=retries)
     stream = partial(_stream, label=label or path.name, progress=progress, timeout=timeout)
     by_hand = f"download {url} by other means and put it into {path.parent}"
-    log = pooch.get_logger()
-    level = log.level
-    log.setLevel("ERROR")  # the progress bar says it all
+    pooch.get_logger().setLevel("ERROR")  # the progress bar says it all
     with name_write_errors(path):
         try:
             return Path(files.fetch(path.name, downloader=stream))
@@ -86,8 +84,6 @@ def download(
                 f"What came from {url} is not the published file: its {algorithm.upper()} is not {expected}. It was "
                 f"removed. If a proxy or login page answers in the server's place, use another network, or {by_hand}."
             ) from error
-        finally:
-            log.setLevel(level)
 
 
 def _stream(url: str, output_file: str, _: Any, *, label: str, progress: bool, timeout: tuple[float, float]) -> None:
