@@ -156,7 +156,8 @@ def random_order(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
 
 def random_orders(inputs: Mapping[str, Tensor], n: int = N_ORDERS) -> list[dict[str, Tensor]]:
     """Draw orders of kinds of inputs and of their places, of outputs and of properties."""
-    (n_inp, *rest), n_kinds = inputs["mu_inp"].shape[-3:], max(inputs[name].shape[0] for name in ("W", "B", "beta_use"))
+    n_inp, *rest = inputs["mu_inp"].shape[-3:]
+    n_kinds = max(len(inputs[name]) for name in ("W", "B", "beta_use", "beta_ign"))
     n_places = n_inp // max(1, n_kinds)
     sizes = {"p": n_places, **dict(zip("cd", rest, strict=True))}
     sizes |= {**dict(zip("jch", inputs["B"].shape[-3:], strict=True)), "k": n_kinds}

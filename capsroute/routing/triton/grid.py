@@ -68,7 +68,7 @@ def launch_all(launches: Iterable[Launch], like: Tensor) -> None:
                 continue
             # interpreted programs cannot wait for each other
             apart = INTERPRETED or not one.together
-            count = like if apart else torch.zeros(1, dtype=torch.int32, device=like.device)
+            count = torch.zeros(1, dtype=torch.int32, device=like.device)
             for phase in range(one.n_phases) if apart else [0]:
                 start(count, phase, phase + 1 if apart else one.n_phases, *one.args, **options)
 

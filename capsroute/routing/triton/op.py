@@ -89,7 +89,8 @@ def run_backward(kernels: Any, douts: Sequence[Tensor], saved: Tensor, inputs: S
     # kernels leave sums over outputs that share a parameter, and the cast to the argument's type, to torch
     pairs = zip(grads, arguments, strict=True)
     found = [d.sum_to_size(p.shape).to(p.dtype) if p.numel() else torch.zeros_like(p) for d, p in pairs]
-    return tuple(found)  # pyright: ignore[reportReturnType]
+    # contiguous, as compiled graphs are told to expect
+    return tuple([d.contiguous() for d in found])  # pyright: ignore[reportReturnType]
 
 
 def align_inputs(inputs: Sequence[Any]) -> list[Tensor]:

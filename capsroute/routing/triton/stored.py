@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .numerics import log_sigmoid, min_nan, sample_range
+from .numerics import log_sigmoid, min_nan, mul_without_fma, sample_range
 
 MAX_DISTANCE = tl.constexpr(1e38)
 """Of squared distances, so that differences of logits stay finite."""
@@ -191,7 +191,7 @@ def assign_inputs(
         b_mu = load_vector(p_vectors, row, o_j, J, C, H, BLOCK_V)
         b_p = load_vector(p_vectors, row + n_b, o_j, J, C, H, BLOCK_V)
         b_E = load_votes(p_V, p_B, rows, kinds, m_i, o_j, J, C, H, BLOCK_V, B_K) - b_mu[None, :, :]
-        b_dist = min_nan(tl.sum(b_E * b_E * b_p[None, :, :], 2), MAX_DISTANCE)
+        b_dist = min_nan(tl.sum(mul_without_fma(b_E * b_p[None, :, :], b_E), 2), MAX_DISTANCE)
         tl.store(p_rows + o_j[None, :], b_dist, mask=m_i[:, None] & (o_j < J)[None, :])
         b_least = tl.minimum(b_least, tl.min(tl.where((o_j < J)[None, :], b_dist, MAX_DISTANCE), 1))
     tl.debug_barrier()

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
+from .numerics import mul_without_fma
 from .stored import (
     RUNTIME_SIZES,
     load_beta,
@@ -74,7 +75,7 @@ def models_bwd(
     inverse = 1.0 / (b_D + eps)
     b_dEE = b_dsig2 * inverse[:, None]
     b_dE = (b_dmu - 2.0 * b_DE * b_dEE) * inverse[:, None]
-    b_constant = -tl.sum(tl.where(m_v, b_dEE * b_DEE, 0.0), 1) * inverse
+    b_constant = -tl.sum(mul_without_fma(tl.where(m_v, b_dEE, 0.0), b_DEE.to(tl.float64)), 1) * inverse
     store_vector(p_dvectors, t * 2 * n_b + b, o_j, m_j, b_dE.to(tl.float32), J, C, H)
     store_vector(p_dvectors, t * 2 * n_b + n_b + b, o_j, m_j, b_dEE.to(tl.float32), J, C, H)
     p_row, step = p_dscalars + (t * 4 * n_b + b) * J + o_j, tl.cast(n_b, tl.int64) * J
@@ -98,7 +99,7 @@ def D_use_bwd(
     b_da = tl.load(p_dscalars + (here + n_b) * J + o_j, mask=o_j < J, other=0.0)[None, :]
     b_cost = b_da * load_beta(p_ign, kinds, m_i, o_j, J, BETA_K)
     b_benefit = b_da * load_beta(p_use, kinds, m_i, o_j, J, BETA_K)
-    return b_constant + b_benefit + b_cost + tl.sum((b_dE + b_dEE * b_E) * b_E, 2), b_cost, b_da, b_E, b_dE, b_dEE
+    return b_constant + b_benefit + b_cost + tl.sum(mul_without_fma(b_dE + b_dEE * b_E, b_E), 2), b_cost, b_da, b_E, b_dE, b_dEE
 
 
 @triton.jit
@@ -124,7 +125,7 @@ def assign_bwd(
             b_V, p_use, p_ign, p_vectors, p_dvectors, p_dscalars, kinds, m_i, o_j, n_b, b, t, J, C, H, BLOCK_V, BETA_K
         )
         tl.store(p_dlogits + o_R + o_j[None, :], b_dD, mask=m)
-        b_dot += tl.sum(tl.load(p_R + o_R + o_j[None, :], mask=m, other=0.0) * b_dD, 1)
+        b_dot += tl.sum(mul_without_fma(tl.load(p_R + o_R + o_j[None, :], mask=m, other=0.0), b_dD), 1)
         b_cost_sum += tl.sum(b_cost + tl.zeros_like(b_dD), 1)
     tl.debug_barrier()
     # twice: the rounding of what all outputs share would add up over inputs
@@ -133,7 +134,7 @@ def assign_bwd(
         o_j = first_j + tl.arange(0, BLOCK_J)
         m = m_i[:, None] & (o_j < J)[None, :]
         b_dD = tl.load(p_dlogits + o_R + o_j[None, :], mask=m, other=0.0) - b_dot[:, None]
-        b_rest += tl.sum(tl.load(p_R + o_R + o_j[None, :], mask=m, other=0.0) * b_dD, 1)
+        b_rest += tl.sum(mul_without_fma(tl.load(p_R + o_R + o_j[None, :], mask=m, other=0.0), b_dD), 1)
     for first_j in range(0, J, BLOCK_J):
         o_j = first_j + tl.arange(0, BLOCK_J)
         m = m_i[:, None] & (o_j < J)[None, :]

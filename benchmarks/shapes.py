@@ -1,0 +1,263 @@
+"""Time `auto` beside plain and compiled PyTorch on shapes of real uses: `python benchmarks/shapes.py --help`.
+
+python benchmarks/shapes.py                    on a CPU, into benchmarks/results/shapes_cpu.csv
+python benchmarks/shapes.py --device cuda      on a GPU, into benchmarks/results/shapes_cuda.csv
+"""
+
+import csv
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+
+import capsroute.routing as routing
+from capsroute import route
+from capsroute.testing import SHAPES, Shape, draw_samples, make_inputs, over_budget
+from measure import CHECKED_VOTES, clear_memory, describe_error, estimate_bytes, free_bytes, time_calls, time_captured
+from memory import measure_cuda_peak
+from records import RESULTS, describe_run, write_json
+
+IMPLS = ("reference", "compiled", "auto")
+MODES = ("forward", "forward+backward")
+TIMED_S, MIN_REPEATS, MAX_REPEATS = 0.15, 5, 30
+SEED = 0
+
+
+class Use(NamedTuple):
+    """A shape that someone routes, with the settings of its loop."""
+
+    shape: Shape
+    n_iters: int = 3
+    agreement: str = "gaussian"
+
+
+def own(batch: int, n_inp: int, n_out: int, *capsule: int) -> Shape:
+    """Return a shape whose inputs have parameters of their own."""
+    return Shape(batch, n_inp, n_out, *capsule, fixed_inp=True)
+
+
+MNIST, POINTS, TOKENS = own(128, 1152, 10, 1, 8, 16), Shape(32, 1024, 40, 1, 64, 32), Shape(20, 888, 64, 1, 64, 2)
+USES = {
+    # the paper's layers
+    "smallnorb_1_b20": Use(replace(SHAPES["smallnorb_1"], batch=20)),
+    "smallnorb_1_b128": Use(replace(SHAPES["smallnorb_1"], batch=128)),
+    "smallnorb_2": Use(SHAPES["smallnorb_2"]),
+    "sst_1": Use(SHAPES["sst_1"]),
+    "sst_2": Use(SHAPES["sst_2"]),
+    "wide_out": Use(SHAPES["wide_out"]),
+    "million": Use(Shape(1, 1_000_000, 64, 4, 4, 4)),
+    # capsules of fixed inputs: CapsNet, ConvCaps, second layers
+    "capsnet_mnist": Use(MNIST),
+    "capsnet_mnist_b1": Use(replace(MNIST, batch=1)),
+    "capsnet_mnist_b16": Use(replace(MNIST, batch=16)),
+    "capsnet_mnist_b512": Use(replace(MNIST, batch=512)),
+    "capsnet_cifar": Use(own(128, 2048, 10, 1, 8, 16)),
+    "conv_caps": Use(own(400, 288, 32, 4, 4, 4)),
+    "fixed_1x64": Use(own(16, 64, 16, 1, 64, 64)),
+    "fixed_1x128": Use(own(16, 64, 16, 1, 128, 128)),
+    "fixed_1x128_wide": Use(own(16, 128, 32, 1, 128, 128)),
+    "fixed_1x256": Use(own(16, 64, 16, 1, 256, 256)),
+    "fixed_1x512": Use(own(8, 8, 8, 1, 512, 512)),
+    "fixed_8x8": Use(own(16, 64, 16, 8, 8, 8)),
+    "fixed_16x16": Use(own(16, 64, 16, 16, 16, 16)),
+    "fixed_b4096": Use(own(4096, 16, 8, 1, 8, 8)),
+    # matrix capsules
+    "matrix_2x2": Use(Shape(64, 256, 32, 2, 2, 2)),
+    "matrix_3x3": Use(Shape(64, 256, 32, 3, 3, 3)),
+    "matrix_4x4": Use(Shape(32, 784, 32, 4, 4, 4)),
+    "matrix_6x6": Use(Shape(16, 512, 32, 6, 6, 6)),
+    "matrix_8x8": Use(Shape(16, 512, 64, 8, 8, 8)),
+    "matrix_16x16": Use(Shape(8, 128, 32, 16, 16, 16)),
+    "matrix_2x2_b4096": Use(Shape(4096, 64, 10, 2, 2, 2)),
+    # vectors
+    "vector_8": Use(Shape(64, 512, 32, 1, 8, 8)),
+    "vector_16": Use(Shape(32, 512, 64, 1, 16, 16)),
+    "vector_32": Use(Shape(16, 512, 64, 1, 32, 32)),
+    "vector_64": Use(Shape(8, 2048, 256, 1, 64, 64)),
+    "vector_128": Use(Shape(8, 256, 32, 1, 128, 128)),
+    "vector_768": Use(Shape(4, 128, 16, 1, 768, 768)),
+    "vector_64_b1": Use(Shape(1, 64, 16, 1, 64, 64)),
+    # patch tokens, points, graphs, sets
+    "patches_256": Use(Shape(32, 197, 64, 1, 256, 32)),
+    "patches_384": Use(Shape(32, 196, 10, 1, 384, 64)),
+    "patches_512": Use(Shape(64, 49, 100, 1, 512, 16)),
+    "patches_577": Use(Shape(8, 577, 1000, 1, 64, 16)),
+    "points": Use(POINTS),
+    "points_4096": Use(Shape(8, 4096, 32, 1, 32, 16)),
+    "points_coordinates": Use(Shape(16, 2048, 16, 1, 3, 16)),
+    "graphs": Use(Shape(128, 30, 8, 1, 64, 32)),
+    "graphs_b512": Use(Shape(512, 20, 16, 2, 8, 8)),
+    "audio": Use(Shape(16, 1000, 35, 1, 80, 16)),
+    # many outputs
+    "outputs_1000": Use(Shape(8, 512, 1000, 1, 16, 16)),
+    "outputs_8192": Use(Shape(64, 12, 8192, 1, 64, 4)),
+    "outputs_8192_own": Use(own(16, 12, 8192, 1, 16, 4)),
+    "outputs_30000": Use(Shape(32, 8, 30_000, 1, 32, 4)),
+    # kinds at places: parts of an image, depths of a transformer, joints over time
+    "kinds_64x81": Use(replace(SHAPES["smallnorb_1"], batch=20, n_kinds=64)),
+    "kinds_16x49": Use(Shape(64, 784, 10, 1, 32, 16, n_kinds=16)),
+    "kinds_32x16": Use(Shape(64, 512, 10, 4, 4, 4, n_kinds=32)),
+    "kinds_8x256": Use(Shape(16, 2048, 16, 1, 16, 16, n_kinds=8)),
+    "joints_12x32": Use(Shape(64, 384, 20, 1, 16, 16, n_kinds=12)),
+    "depths_37x24": Use(replace(TOKENS, n_kinds=37)),
+    "depths_13x128": Use(Shape(8, 1664, 5, 1, 768, 16, n_kinds=13)),
+    "depths_7x40": Use(Shape(64, 280, 5, 1, 384, 32, n_kinds=7)),
+    # iterations, k-means
+    "mnist_1_iteration": Use(MNIST, n_iters=1),
+    "mnist_10_iterations": Use(replace(MNIST, batch=32), n_iters=10),
+    "points_5_iterations": Use(POINTS, n_iters=5),
+    "smallnorb_1_5_iterations": Use(SHAPES["smallnorb_1"], n_iters=5),
+    "mnist_kmeans": Use(MNIST, agreement="kmeans"),
+    "points_kmeans": Use(POINTS, agreement="kmeans"),
+    "smallnorb_1_kmeans": Use(SHAPES["smallnorb_1"], agreement="kmeans"),
+}
+
+
+class Result(NamedTuple):
+    """One implementation of one use in one mode; times are medians, memory is above the inputs."""
+
+    use: str
+    votes: int
+    impl: str
+    picked: str  # by `auto`
+    mode: str
+    called_ms: float | None = None
+    captured_ms: float | None = None
+    peak_mib: float | None = None
+    first_s: float | None = None  # the first call, which may compile
+    skipped: str = ""
+
+
+def shape_on(name: str, device: str) -> Shape:
+    """Return a use's shape, on a CPU with an eighth of the batch."""
+    shape = USES[name].shape
+    return shape if device == "cuda" else replace(shape, batch=max(1, shape.batch // 8))
+
+
+def make_call(name: str, impl: str, mode: str, device: str) -> Callable[[], tuple[Tensor, ...]]:
+    """Return a function that routes fixed random inputs once."""
+    shape, settings = shape_on(name, device), {"n_iters": USES[name].n_iters, "agreement": USES[name].agreement}
+    inputs = make_inputs(shape, SEED, device=device)
+    capsules = (shape.batch, shape.n_out, shape.d_cov, shape.d_out)
+    weights = [torch.ones(size, device=device) for size in (capsules[:2], capsules, capsules)]
+    run: Any = partial(route, **inputs, **settings, impl="reference" if impl == "compiled" else impl)
+    run = torch.compile(run, dynamic=False) if impl == "compiled" else run
+
+    def forward() -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return run()
+
+    def forward_backward() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(run(), list(inputs.values()), weights)
+
+    return forward if mode == "forward" else forward_backward
+
+
+def reason_to_skip(name: str, impl: str, device: str) -> str:
+    """Return why there is too little memory; empty if there is enough."""
+    needed = 0 if impl == "auto" else estimate_bytes("reference", shape_on(name, device))
+    free = free_bytes(device)
+    return f"needs about {needed / 2**30:.0f} GiB of {free / 2**30:.0f} GiB free" if needed > free else ""
+
+
+def prepare(task: tuple[str, str, str]) -> str:
+    """Compile one implementation into the caches on disk, and check `auto`; return what is wrong."""
+    name, impl, device = task
+    torch.set_num_threads(1)
+    try:
+        if impl == "auto":
+            samples = draw_samples(shape_on(name, device).at_most(CHECKED_VOTES // 4), device)
+            picked = routing.pick(shape_on(name, device).case(USES[name].agreement, device))
+            settings: dict[str, Any] = {"n_iters": USES[name].n_iters, "agreement": USES[name].agreement}
+            wrong = over_budget(samples, picked, torch.float32, **settings)
+            return "; ".join(f"{result} {how}" for result, how in wrong.items())
+        if estimate_bytes("reference", shape_on(name, device)) < 8 * 2**30:
+            make_call(name, impl, MODES[1], device)()
+    except Exception as error:
+        return describe_error(error)
+    return ""
+
+
+def measure(name: str, impl: str, mode: str, device: str) -> Result:
+    """Measure one implementation of one use."""
+    shape = shape_on(name, device)
+    picked = routing.pick(shape.case(USES[name].agreement, device)) if impl == "auto" else ""
+    row = Result(name, shape.votes, impl, picked, mode)
+    clear_memory()
+    if reason := reason_to_skip(name, impl, device):
+        return row._replace(skipped=reason)
+    try:
+        torch.compiler.reset()
+        call = make_call(name, impl, mode, device)
+        first_s = time_calls(call, device, 1)[0] / 1e3
+        call()
+        once = time_calls(call, device, 1)[0]
+        repeats = max(MIN_REPEATS, min(MAX_REPEATS, int(1e3 * TIMED_S / once)))
+        row = row._replace(called_ms=float(np.median(time_calls(call, device, repeats))), first_s=first_s)
+        if device == "cuda":
+            clear_memory()
+            row = row._replace(peak_mib=measure_cuda_peak(call))
+            if impl == "auto":
+                row = row._replace(captured_ms=time_captured(call, repeats))
+    except Exception as error:
+        return row._replace(skipped=describe_error(error))
+    return row
+
+
+def write_results(rows: list[Result], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Result._fields)
+        writer.writerows([f"{value:.4f}" if isinstance(value, float) else value for value in row] for row in rows)
+
+
+def main(
+    device: Literal["cpu", "cuda"] = "cpu",
+    uses: Annotated[str | None, typer.Option(help="Names separated by commas; all by default.")] = None,
+    impls: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(IMPLS),
+    modes: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(reversed(MODES)),
+    out: Annotated[Path | None, typer.Option(help="CSV file to write, with a JSON file beside it.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit to record for sources without history.")] = None,
+    budget_s: Annotated[float, typer.Option(help="Seconds after which the remaining rows are left out.")] = 1e9,
+) -> None:
+    """Check and time every use, and write a row for each implementation and mode."""
+    end, path = time.monotonic() + budget_s, out or RESULTS / f"shapes_{device}.csv"
+    names = uses.split(",") if uses else list(USES)
+    if device == "cuda":
+        tasks = [(name, impl, device) for impl in ("auto", "compiled") if impl in impls.split(",") for name in names]
+        with multiprocessing.get_context("spawn").Pool(max(1, (os.cpu_count() or 2) - 1)) as pool:
+            found = pool.imap(prepare, tasks)
+            for (name, impl, _), wrong in zip(tasks, found, strict=True):
+                if wrong:
+                    print(f"{name} {impl}: {wrong}", flush=True)
+                if time.monotonic() > end - budget_s / 2:
+                    print("time for preparations is over", flush=True)
+                    break
+            pool.terminate()
+    rows = []
+    for mode in modes.split(","):
+        for name in names:
+            for impl in impls.split(","):
+                if time.monotonic() > end:
+                    continue
+                rows.append(measure(name, impl, mode, device))
+                write_results(rows, path)  # after each row, so that an interrupted run leaves what it has
+                row = rows[-1]
+                numbers = (row.called_ms, row.captured_ms, row.peak_mib, row.first_s)
+                cells = "".join(f"{'' if number is None else f'{number:.4g}':>10}" for number in numbers)
+                print(f"{name:26}{mode:18}{impl:11}{row.picked:11}{cells}  {row.skipped}", flush=True)
+    write_json(describe_run(device, SEED, commit), path.with_suffix(".json"))
+
+
+if __name__ == "__main__":
+    typer.run(main)
