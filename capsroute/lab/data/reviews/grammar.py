@@ -23,7 +23,7 @@ JOINED = {x: [(a, b) for a, b in PAIRS if a * b > 0 and rules.join(a, b) == x] f
 UNLIKE = [(a, b) for a, b in PAIRS if a * b < 0 or (a == 0) != (b == 0)]
 CONTRASTED = {x: [(a, b) for a, b in UNLIKE if rules.contrast(a, b) == x] for x in EVERY}
 MILD = {
-    x: [(a, b) for a, b in ab if b and abs(a) < 2 and abs(a * b) < 2] for x, ab in CONTRASTED.items()
+    x: [(a, b) for a, b in pairs if b and abs(a) < 2 and abs(a * b) < 2] for x, ab in CONTRASTED.items()
 }  # of one thing
 
 FACTS: list[VerbPhrase] = [(verb, [rest]) for verb, rest in (fact.split(maxsplit=1) for fact in WORDS["facts"])]

@@ -38,13 +38,6 @@ class Grid(NamedTuple):
     n_samples: int  # samples in a pixel
 
 
-class Faces(NamedTuple):
-    """Hold the affine map from a point on each face to an outward normal, and each face's paint."""
-
-    normals: np.ndarray  # [faces, 3, 4] float32
-    paints: np.ndarray  # [faces] float32
-
-
 def make_grid(size: int, half: float, n_sub: int, device: torch.device) -> Grid:
     """Return `n_sub` x `n_sub` samples in each of `size` x `size` pixels of an image that spans -half to half."""
     n_side, pixel = -(-size // TILE), 2 * half / size
@@ -66,8 +59,8 @@ def to_image(tiles: Tensor, size: int) -> Tensor:
     return image.reshape(n, channels, n_side * TILE, n_side * TILE)[..., :size, :size]
 
 
-def list_faces(solids: Sequence[Solid]) -> Faces:
-    """Return faces in the order in which `find_first_hits` counts them."""
+def list_faces(solids: Sequence[Solid]) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each face, as `find_first_hits` counts them, the affine map `[3, 4]` to a normal, and the paint."""
     maps, paints = [], []
     for solid in solids:
         maps += [np.c_[np.zeros((3, 3)), plane[:3]] for plane in solid.planes]
@@ -77,7 +70,7 @@ def list_faces(solids: Sequence[Solid]) -> Faces:
         paints += [solid.paint] * (len(maps) - len(paints))
     if len(maps) > 2**FACE_BITS:
         raise ValueError(f"solids: expected at most {2**FACE_BITS} faces, got {len(maps)}")
-    return Faces(np.stack(maps).astype(np.float32), np.array(paints, np.float32))
+    return np.stack(maps).astype(np.float32), np.array(paints, np.float32)
 
 
 def measure_extent(rims: np.ndarray | Tensor, along: np.ndarray | Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .rays import FACE_BITS, MISS, Faces, Grid, Rays, find_first_hits, list_faces, make_grid, measure_extent, to_image
+from .rays import FACE_BITS, MISS, Grid, Rays, find_first_hits, list_faces, make_grid, measure_extent, to_image
 from .solids import Point, Solid
 
 EYE_ANGLE = 3.5  # degrees of each eye from straight ahead
@@ -50,7 +50,7 @@ class Toy(NamedTuple):
 
     solids: list[Solid]  # standing on z = 0, turning about the z axis
     height: float  # of the point the eyes look at
-    faces: Faces
+    faces: tuple[np.ndarray, np.ndarray]  # affine maps from points to outward normals [k, 3, 4], and paints [k]
 
 
 def place_toy(solids: Sequence[Solid], shift: Point = (0.0, 0.0), scale: float = 1.0) -> Toy:
