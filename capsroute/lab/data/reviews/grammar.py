@@ -22,9 +22,8 @@ NEGATED = {x: [u for u in EVERY if rules.negate(u) == x] for x in EVERY}
 JOINED = {x: [(a, b) for a, b in PAIRS if a * b > 0 and rules.join(a, b) == x] for x in EVERY}
 UNLIKE = [(a, b) for a, b in PAIRS if a * b < 0 or (a == 0) != (b == 0)]
 CONTRASTED = {x: [(a, b) for a, b in UNLIKE if rules.contrast(a, b) == x] for x in EVERY}
-MILD = {
-    x: [(a, b) for a, b in pairs if b and abs(a) < 2 and abs(a * b) < 2] for x, ab in CONTRASTED.items()
-}  # of one thing
+NEAR = [(a, b) for a, b in UNLIKE if b and abs(a) < 2 and abs(a * b) < 2]  # may both hold of a single thing
+MILD = {x: [(a, b) for a, b in NEAR if rules.contrast(a, b) == x] for x in EVERY}
 
 FACTS: list[VerbPhrase] = [(verb, [rest]) for verb, rest in (fact.split(maxsplit=1) for fact in WORDS["facts"])]
 
