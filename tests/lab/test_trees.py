@@ -176,8 +176,8 @@ def test_take_selects_phrases() -> None:
     [("train", 159_274, 77_616), ("validation", 1_101, 872), ("test", 2_210, 1_821)],
 )
 def test_real_files_have_published_counts(data: Path, split: str, five: int, two: int) -> None:
-    found = sst.read(data / "sst", split)
-    lines = (data / "sst" / "trees" / sst.FILES[split]).read_text(encoding="utf-8").split("\n")
+    path = data / "sst" / "trees" / sst.FILES[split]
+    found, lines = read_trees(path), path.read_text(encoding="utf-8").split("\n")
     assert [str(tree) for tree in found] == lines[:-1]
     for classes, n in ((5, five), (2, two)):
         phrases = extract_phrases(found, classes, roots_only=split != "train")

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..atomic_files import write_atomically
 from .checks import DataError, FileState, check_file, check_originals, check_present, check_split, find_file
 from .downloads import download, file_digest, name_write_errors
-from .trees import Phrases, Tree, extract_phrases, parse_trees, read_trees
+from .trees import Phrases, extract_phrases, parse_trees, read_trees
 
 URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
 ARCHIVE = "trainDevTestTrees_PTB.zip"
@@ -35,21 +35,16 @@ def load(folder: Path, split: str, classes: int = 5) -> Phrases:
         classes: 5, or 2 to leave neutral phrases out.
     """
     check_split(split, FILES)
-    return extract_phrases(read(folder, split), classes, roots_only=split != "train")
-
-
-def read(folder: Path, split: str) -> list[Tree]:
-    """Return the trees of a split."""
-    name = FILES[split]
-    path = _find(Path(folder), name)
-    check_present(Path(folder), "" if path else f"{name} (or {INSIDE}/{name})", FETCH)
+    folder, name = Path(folder), FILES[split]
+    path = _find(folder, name)
+    check_present(folder, "" if path else f"{name} (or {INSIDE}/{name})", FETCH)
     assert path
     try:
-        return read_trees(path)
+        trees = read_trees(path)
     except DataError as error:
-        raise DataError(
-            f"{error}. Delete {path} and run `{FETCH}`, or copy it again from where you have it."
-        ) from error
+        advice = f"Delete {path} and run `{FETCH}`, or copy it again from where you have it."
+        raise DataError(f"{error}. {advice}") from error
+    return extract_phrases(trees, classes, roots_only=split != "train")
 
 
 def fetch(folder: Path, *, progress: bool = True, url: str = URL) -> list[Path]:
