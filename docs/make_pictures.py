@@ -197,13 +197,14 @@ def draw_toy() -> str:
 
 def draw_sentence() -> str:
     """Draw the credit of each word for the answer, against the other classes."""
-    result = language.classify_text(SENTENCE)
-    net = result.net
+    tokens, credit = language.classify_text(SENTENCE)
+    net, probabilities = credit.net[0], credit.scores[0].softmax(0)
     values = for_class(net.flatten(0, 1), net.sum((0, 1))).unflatten(0, net.shape[:2]).sum(1).tolist()
-    answer = f"{result.names[result.winner]}, {100 * float(result.probabilities.max()):.1f}%"
+    name = language.load_classifier().names[int(probabilities.argmax())]
+    answer = f"{name}, {100 * float(probabilities.max()):.1f}%"
     width, base, tall = INNER / len(values), 170, 110
     drawn = [write(0, 17, f"what speaks for “{answer}”")]
-    for k, (token, value) in enumerate(zip(result.tokens, values, strict=True)):
+    for k, (token, value) in enumerate(zip(tokens.pieces, values, strict=True)):
         middle, height = (k + 0.5) * width, tall * abs(value) / max(map(abs, values))
         top = base - height if value > 0 else base
         hue = BLUE if value > 0 else ORANGE

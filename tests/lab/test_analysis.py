@@ -10,7 +10,6 @@ from capsroute.lab.analysis.accuracy import (
     accuracy_by_factor,
     bootstrap_interval,
     confusion_matrix,
-    softmax,
     wilson_interval,
 )
 from conftest import ROOT
@@ -95,15 +94,10 @@ def test_accuracy_by_factor_counts_each_known_value() -> None:
     assert accuracy_by_factor(hit, np.full(6, -1)) == []
 
 
-def test_softmax_of_large_scores_is_finite() -> None:
-    found = softmax(np.array([[1000.0, 1000.0, 0.0], [0.0, np.log(3), -np.inf]], dtype=np.float64))
-    np.testing.assert_allclose(found, [[0.5, 0.5, 0.0], [0.25, 0.75, 0.0]], atol=1e-15)
-
-
 def test_analysis_needs_no_matplotlib_and_names_the_extra_of_scikit_learn() -> None:
     script = (
         "import sys; sys.modules['matplotlib'] = sys.modules['sklearn'] = sys.modules['sklearn.manifold'] = None\n"
-        "import numpy as np; from capsroute.lab.analysis import accuracy, deletion, poses, records\n"
+        "import numpy as np; from capsroute.lab.analysis import accuracy, deletion, poses\n"
         "from capsroute.lab.errors import UserError\n"
         "try: poses.embed_in_plane(np.eye(4))\n"
         "except UserError as error: assert 'capsroute[report]' in str(error)\n"

@@ -69,7 +69,7 @@ def test_shares_match_trace() -> None:
 
 
 def test_shipped_turns_match_weights(seen: vision.PairResult) -> None:
-    """If this fails after a change of weights or renderer, run `python -m capsroute.lab.demo.turns`."""
+    """If this fails after a change of weights or renderer, run `python -m capsroute.lab.demo.vision`."""
     shipped = vision.load_turns()
     assert shipped.shape == (len(CATEGORIES), len(vision.INSTANCES), len(vision.AZIMUTHS), len(CATEGORIES), 4, 4)
     for k in (0, 13):  # azimuths: all would take seconds
@@ -124,11 +124,11 @@ def test_image_two_images_wide_is_cut_in_two(width: int) -> None:
 
 
 def test_share_used_is_coloured_from_zero_to_one_hundred_per_cent() -> None:
-    result = language.classify_text(TEXT)
+    _, credit = language.classify_text(TEXT)
     html = handlers.show_sentence(TEXT, handlers.WINNER)
     table = html.partition("Tokens by depth: share used")[2].partition("<table>")[2].partition("</table>")[0]
     cells = re.findall(r'<td style="([^"]+)">(\d+)</td>', table)
-    shares = result.use[..., result.winner].flatten().tolist()
+    shares = credit.use[0, ..., int(credit.scores.argmax())].flatten().tolist()
     assert [style for style, _ in cells] == [tint(share) for share in shares]
     assert [number for _, number in cells] == [f"{100 * share:.0f}" for share in shares]
     assert tint(0.6).endswith(",0.36)")  # the colour of 60% is 60% of the deepest one
@@ -138,10 +138,10 @@ def test_share_used_is_coloured_from_zero_to_one_hundred_per_cent() -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([b""], "got something else"),
-        ([b"<svg onload=alert(1)>"], "got something else"),
-        ([saved(Image.new("L", (90, 90)), "GIF")], "got something else"),
-        ([saved(Image.effect_noise((90, 90), 9))[:900]], "got a damaged one"),
+        ([b""], "a PNG or JPEG image"),
+        ([b"<svg onload=alert(1)>"], "a PNG or JPEG image"),
+        ([saved(Image.new("L", (90, 90)), "GIF")], "a PNG or JPEG image"),
+        ([saved(Image.effect_noise((90, 90), 9))[:900]], "a PNG or JPEG image"),
         ([saved(Image.new("1", (2001, 2000)))], "at most 4 million pixels, got 2001 by 2000"),
         ([bytes(vision.MAX_BYTES + 1)], "at most 4 MB, got 4.0 MB"),
         ([b"", b"", b""], "expected one image or two"),
@@ -164,15 +164,16 @@ def test_transparent_image_has_white_background() -> None:
 
 
 def test_text_result_matches_classifier() -> None:
-    found = language.classify_text(TEXT)
+    tokens, credit = language.classify_text(TEXT)
     (answer,) = language.load_classifier()([TEXT])
-    assert found.names[found.winner] == answer.label
-    assert found.probabilities.tolist() == pytest.approx(list(answer.probabilities.values()), abs=1e-5)
-    assert found.tokens == TEXT.split()
+    probabilities = credit.scores[0].softmax(0).tolist()
+    assert language.load_classifier().names[int(credit.scores.argmax())] == answer.label
+    assert probabilities == pytest.approx(list(answer.probabilities.values()), abs=1e-5)
+    assert tokens.pieces == TEXT.split()
     classifier = language.load_classifier()
     with torch.no_grad():
         scores = classifier.network(*classifier.encoder.encode(classifier.encoder.tokenize([TEXT]))).a[0]
-    assert found.net.sum((0, 1)).tolist() == pytest.approx(scores.tolist(), abs=1e-4)
+    assert credit.net.sum((0, 1, 2)).tolist() == pytest.approx(scores.tolist(), abs=1e-4)
 
 
 def test_sentences_change_the_page_or_get_a_message() -> None:

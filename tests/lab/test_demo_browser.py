@@ -275,14 +275,20 @@ def test_concurrent_answers_match_handlers(server: Server) -> None:
 
 
 def test_memory_does_not_grow(server: Server) -> None:
-    """Over five hundred requests; in the first hundred caches may fill."""
+    """A leak adds to private memory in every hundred requests; caches and allocators fill up and then stay as they are.
+
+    An allocator adds up to a tenth at once when two large requests first meet, so no single round can show a leak.
+    """
     psutil = pytest.importorskip("psutil", reason="psutil is missing: pip install psutil")
-    asked = requests(["/toy", "/points", *["/sentence", "/points"] * 9] * 25)  # mostly what is answered quickly
+    asked = requests(["/toy", "/points", *["/sentence", "/points"] * 9] * 30)  # mostly what is answered quickly
     memory = []
-    for some in (asked[:100], asked[100:]):
-        assert all(answer.startswith('<div class="shown">') for answer in answers(server.address, some, 4))
-        memory.append(psutil.Process(server.process.pid).memory_info().rss)
-    assert memory[1] < 1.1 * memory[0]
+    for first in range(0, len(asked), 100):
+        found = answers(server.address, asked[first : first + 100], 4)
+        assert all(answer.startswith('<div class="shown">') for answer in found)
+        memory.append(psutil.Process(server.process.pid).memory_full_info().uss)
+        if len(memory) > 1 and memory[-1] < 1.01 * memory[-2]:
+            return
+    pytest.fail(f"grew in each of {len(memory) - 1} rounds, bytes: {memory}")
 
 
 def test_port_in_use_gets_a_message(server: Server) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
-from capsroute.lab.analysis.accuracy import GroupAccuracy, softmax, wilson_interval
+from capsroute.lab.analysis.accuracy import GroupAccuracy, wilson_interval
 from capsroute.lab.formatting import readable
 from capsroute.lab.predict import TextClassifier
 from capsroute.lab.report import charts
@@ -32,7 +33,7 @@ def inputs(classes: int = 5) -> tuple[Answers, list[str]]:
     scores[510] *= 4  # the worst mistake
     scores[0] *= 1.001  # the next: how the same scores round depends on the machine
     names = FIVE if classes == 5 else ("negative", "positive")
-    return Answers(true, softmax(scores), names, "sentences"), [f"film {k} ." for k in range(600)]
+    return Answers(true, softmax(scores, 1), names, "sentences"), [f"film {k} ." for k in range(600)]
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""Numbers from trained networks: accuracy, deletion curves, poses, published records."""
+"""Numbers from trained networks: accuracy, deletion curves, poses."""

@@ -5,7 +5,6 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 N_DRAWS = 10_000  # of the bootstrap
 
@@ -60,8 +59,3 @@ def accuracy_by_factor(hit: np.ndarray, values: np.ndarray, level: float = 0.95)
         right, total = int(mine.sum()), len(mine)
         rows.append(GroupAccuracy(value, right, total, *wilson_interval(right, total, level)))
     return rows
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Compute the softmax over the last axis in double precision."""
-    return torch.tensor(scores, dtype=torch.float64).softmax(-1).numpy()

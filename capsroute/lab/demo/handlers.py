@@ -62,23 +62,24 @@ def show_files(paths: Sequence[str] | None) -> str:
 @explain_errors
 def show_sentence(text: str, shown: str) -> str:
     """Show how a text is classified, and its credit for a class."""
-    result = language.classify_text(text)
-    _check_choice("class", shown, (WINNER, *result.names))
-    which = result.winner if shown == WINNER else result.names.index(shown)
-    name, use, net = result.names[which], result.use[..., which], result.net[..., which]  # [n, depth] each
+    (_, tokens, truncated), credit = language.classify_text(text)
+    names, probabilities = language.load_classifier().names, credit.scores[0].softmax(0)
+    _check_choice("class", shown, (WINNER, *names))
+    which = int(probabilities.argmax()) if shown == WINNER else names.index(shown)
+    name, use, net = names[which], credit.use[0, ..., which], credit.net[0, ..., which]  # [n, depth] each
     words = f"The stronger the blue, the more the word raised the score of “{name}”; orange words lowered it."
-    if result.truncated:
-        words += f" Only the first {len(result.tokens)} tokens were read."
+    if truncated:
+        words += f" Only the first {len(tokens)} tokens were read."
     shares = (
         f"Per cent of each hidden state that “{name}” used, from the word itself to the encoder's last layer; "
         "no colour is 0%, full blue 100%."
     )
     scores = f"What each hidden state gave the score of “{name}”. All of them add up to {float(net.sum()):+.2f}."
-    tinted = tinted_words([(" ", token) for token in result.tokens], net.sum(1).tolist())
-    used = number_table(100 * use.numpy(), ".0f", 100, "depths", result.tokens)
-    gave = number_table(net.numpy(), ".2f", float(net.abs().max()), "depths", result.tokens)
+    tinted = tinted_words([(" ", token) for token in tokens], net.sum(1).tolist())
+    used = number_table(100 * use.numpy(), ".0f", 100, "depths", tokens)
+    gave = number_table(net.numpy(), ".2f", float(net.abs().max()), "depths", tokens)
     return _grid(
-        pictures.show_answer(result.names, result.probabilities),
+        pictures.show_answer(names, probabilities),
         figure(tinted, words, title="What each word did", kind="words-figure"),
         figure(used, shares, title="Tokens by depth: share used"),
         figure(gave, scores, title="Tokens by depth: benefit less cost"),

@@ -1,12 +1,11 @@
 """Classifying a sentence: probabilities, and the credit of every token and depth for each class."""
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from ...credit import text_credit
+from ...credit import Credit, text_credit
+from ..encoders import Tokens
 from ..errors import UserError
 from ..predict import TextClassifier
 
@@ -19,35 +18,18 @@ EXAMPLES = (
 )
 
 
-class TextResult(NamedTuple):
-    """The answer for a text, and what it rests on."""
-
-    names: tuple[str, ...]  # of the classes
-    probabilities: Tensor  # [k]
-    tokens: list[str]
-    use: Tensor  # [n, depth, k], shares of the hidden states that each class used
-    net: Tensor  # [n, depth, k], benefit less cost in each class's score
-    truncated: bool
-
-    @property
-    def winner(self) -> int:
-        return int(self.probabilities.argmax())
-
-
 @lru_cache(1)
 def load_classifier() -> TextClassifier:
     return TextClassifier("treebank")
 
 
 @torch.inference_mode()
-def classify_text(text: str) -> TextResult:
-    """Classify a text that is not empty."""
+def classify_text(text: str) -> tuple[Tokens, Credit]:
+    """Return the tokens of a text that is not empty, and their credit, of a batch of one, with the class scores."""
     if not isinstance(text, str) or not text.strip():
         raise UserError("Type a sentence.")
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"text: expected at most {MAX_CHARACTERS} characters, got {len(text):,}")
     classifier = load_classifier()
     (tokens,) = classifier.encoder.split_tokens([text])
-    credit = text_credit(classifier.network, *classifier.encoder.encode([tokens.ids]))
-    probabilities = credit.scores[0].softmax(0)
-    return TextResult(classifier.names, probabilities, tokens.pieces, credit.use[0], credit.net[0], tokens.truncated)
+    return tokens, text_credit(classifier.network, *classifier.encoder.encode([tokens.ids]))

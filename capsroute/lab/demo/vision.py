@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ...credit import heat_maps
@@ -111,7 +112,7 @@ def recognise_files(files: Sequence[bytes]) -> PairResult:
 
 def open_image(content: bytes) -> "Image":
     """Decode a PNG or JPEG in grey, on white where it is transparent."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     if len(content) > MAX_BYTES:
         raise UserError(f"file: expected at most {MAX_BYTES >> 20} MB, got {len(content) / 2**20:.1f} MB")
@@ -123,10 +124,8 @@ def open_image(content: bytes) -> "Image":
             colours = ImageOps.exif_transpose(image).convert("RGBA")
     except UserError:
         raise
-    except Exception as error:  # decoders raise unrelated classes
-        foreign = isinstance(error, UnidentifiedImageError | Image.DecompressionBombError)
-        got = "something else" if foreign else "a damaged one"
-        raise UserError(f"file: expected a PNG or JPEG image, got {got}") from None
+    except Exception:  # decoders raise unrelated classes
+        raise UserError("file: expected a PNG or JPEG image, got something else or a damaged one") from None
     return Image.alpha_composite(Image.new("RGBA", colours.size, "white"), colours).convert("L")
 
 
@@ -150,8 +149,22 @@ def project_pose(category: str, instance: int, winner: int, pose: Tensor) -> tup
 def load_turns() -> Tensor:
     """Load the poses of all classes along a turn of each test toy, `[categories, instances, v, k, c, h]`.
 
-    `python -m capsroute.lab.demo.turns` writes them: computing a turn takes too long for a page.
+    `python -m capsroute.lab.demo.vision` writes them: computing a turn takes too long for a page.
     """
-    from safetensors.torch import load_file
-
     return load_file(TURNS)["poses"].float()
+
+
+@torch.inference_mode()
+def write_turns() -> None:
+    """Write the poses of every test toy along a full turn; to be repeated after a change of weights or renderer."""
+    poses = []
+    for category in CATEGORIES:
+        for instance in INSTANCES:
+            images = toys.render(category, instance, TURN_ELEVATION, list(AZIMUTHS), TURN_LIGHT - 1, size=SIZE)
+            poses.append(torch.cat([load_network()(some / 255).mu for some in images.split(6)]))  # [v, k, c, h]
+    stacked = torch.stack(poses).unflatten(0, (len(CATEGORIES), len(INSTANCES)))
+    save_file({"poses": stacked.half()}, TURNS)  # half precision is enough for a picture
+
+
+if __name__ == "__main__":
+    write_turns()

@@ -105,8 +105,7 @@ def embed(
         sizes = f"{n_bytes / GB:.2f} GB of embeddings are more than the {cache_gb:g} GB of cache_gb"
         raise UserError(f"cache: {sizes}. Raise it, or use the cache memory or none.")
     if progress:
-        where = {"disk": f"on disk, {path}", "memory": f"in the memory of {device}", "none": "not stored"}[storage]
-        print_once(f"Embeddings, {n_bytes / GB:.2f} GB, {where}: {why}")
+        print_once(f"Embeddings, {n_bytes / GB:.2f} GB, cache {storage}: {why}")
     if storage == "none":
         flat = None
     elif storage == "memory" or not n_bytes:

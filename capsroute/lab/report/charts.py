@@ -78,34 +78,30 @@ def plot_curve(
     colour: str = INK,
     name: str = "",
     percent: bool = False,
-) -> int:
-    """Draw a mean with a band of its spread, with gaps at values that are not finite; return how many are."""
+) -> None:
+    """Draw a mean with a band of its spread, with gaps at values that are not finite."""
     x, mean, spread = (np.ma.masked_invalid(values) for values in (x, mean, spread))
     if percent:
         mean, spread = 100 * mean, 100 * spread
-    n_points = int((x + mean).count())
-    marker = "o" if n_points <= 12 else None  # a line would hide few points, and does not show a single one
+    marker = "o" if (x + mean).count() <= 12 else None  # a line would hide few points, and does not show a single one
     axes.plot(x, mean, color=colour, linewidth=1.5, marker=marker, markersize=3.5, label=name)
     low, high = (mean - spread).clip(0), (mean + spread).clip(max=100.0 if percent else np.inf)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-    if n_points == 1:  # a band needs two points
-        axes.vlines(x, low, high, color=colour, alpha=0.4, linewidth=2)
-    return n_points
 
 
-def plot_log(axes: Axes, log: Log, column: str, colour: str, name: str = "") -> int:
-    """Draw the loss or the accuracy of a log over the epochs, and return its number of finite points."""
+def plot_log(axes: Axes, log: Log, column: str, colour: str, name: str = "") -> None:
+    """Draw the loss or the accuracy of a log over the epochs."""
     percent = column == "accuracy"
     if percent:
         axes.yaxis.set_major_formatter(PERCENT)
-    return plot_curve(axes, log["epoch"], log[column], log[f"{column}_sd"], colour, name, percent)
+    plot_curve(axes, log["epoch"], log[column], log[f"{column}_sd"], colour, name, percent)
 
 
 def draw_curves(column: str, logs: Sequence[tuple[str, str, Log]]) -> Figure:
     """Draw the loss or the accuracy over the epochs; a log comes with a name, which stands above, and a colour."""
     figure, ((axes,),) = new_axes(HALF, 2.8)
-    if not sum([plot_log(axes, log, column, colour, name) for name, colour, log in logs]):
-        axes.text(0.5, 0.5, "no finite value", transform=axes.transAxes, ha="center", color=FAINT, fontsize=9.5)
+    for name, colour, log in logs:
+        plot_log(axes, log, column, colour, name)
     set_title(axes, column.capitalize())
     axes.set_xlabel("epoch")
     axes.margins(x=0.01)

@@ -106,7 +106,7 @@ def number_table(values: np.ndarray, form: str, scale: float, kind: str, tokens:
     for name, row in zip(names, values.tolist(), strict=True):
         cells = (f'<td style="{tint(value / max(scale, 1e-12))}">{value:{form}}</td>' for value in row)
         body += f"<tr>{name}{''.join(cells)}</tr>"
-    return Html(f'<div class="{kind}" tabindex="0"><table>{head}<tbody>{body}</tbody></table></div>')
+    return Html(f'<div class="{kind}"><table>{head}<tbody>{body}</tbody></table></div>')
 
 
 def tinted_words(pieces: Sequence[tuple[str, str]], values: Sequence[float]) -> Html:

@@ -1,6 +1,8 @@
 """The charts of the paper's figures, each a function from arrays to a figure."""
 
+import csv
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +11,6 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from ..analysis.poses import PoseChange
-from ..analysis.records import Record
 from .charts import (
     BLUE,
     DASHED,
@@ -34,6 +35,32 @@ TURN_COLOURS = (BLUE, GREEN, ORANGE, PURPLE, BLUE)  # a turn ends where it began
 TRAJECTORY_KEY = (
     "four joined points: the pose\nvectors 1 to 4 of one view\n\n○  vector 1, first view\n\n●  vector 1, last view"
 )
+
+
+class Record(NamedTuple):
+    """Published accuracy of one network on one task, as the paper's tables 2 to 4 report it, or ours."""
+
+    method: str
+    year: int
+    accuracy: float  # per cent of the test split
+    source: str  # publication, or our file under results/
+    note: str
+    parameters: int | None  # trained ones, where known
+    deviation: float | None  # standard deviation over seeds, where there are several
+
+    @property
+    def ours(self) -> bool:
+        return self.source.startswith("results/")
+
+
+def read_records(task: str) -> list[Record]:
+    """Read the records of one task from `records.csv`, the paper's and ours last."""
+    with Path(__file__).with_name("records.csv").open(encoding="utf-8", newline="") as file:
+        return [
+            Record(method, int(year), float(accuracy), source, note, int(n) if n else None, float(sd) if sd else None)
+            for of, method, year, accuracy, source, note, n, sd in csv.reader(file)
+            if of == task
+        ]
 
 
 class LearningCurves(NamedTuple):

@@ -13,7 +13,7 @@ from lightning.fabric import Fabric
 from matplotlib.figure import Figure
 
 from ...pretrained import HOME
-from ..analysis import poses, records
+from ..analysis import poses
 from ..atomic_files import write_atomically
 from ..data import CATEGORIES, Pairs, toys
 from ..progress import progress_bar
@@ -25,13 +25,6 @@ from . import paper_charts as charts
 from .charts import BLUE, FAINT, encode_figure
 from .paper_charts import LearningCurves
 
-TITLES = {
-    "smallnorb": "smallNORB",
-    "sst5": "SST-5/R",
-    "sst2": "SST-2/R",
-    "toys96": "toys, 96x96",
-    "toys": "toys, 48x48",
-}
 SHIPPED_LOGS = {"smallnorb": ("smallnorb", "sst5", "sst2"), "toys": ("toys96",)}
 """Folders of a checkout's `results/` with the logs of shipped weights and, as in the paper, of the other tasks."""
 AZIMUTHS = [f"{10 * code}°" for code in poses.AZIMUTHS]
@@ -49,7 +42,7 @@ def write_figures(
     """
     if not isinstance(config, VisionConfig):
         raise SettingError(f"{name}: expected a network that sees stereo pairs, got one that reads sentences")
-    clock, processor = time.monotonic(), time.process_time()
+    clock = time.monotonic()
     learned = [read_learning_curves(folder) for folder in logs]
     task = Vision(config)
     network = task.restore(weights).to(fabric.device)
@@ -74,7 +67,6 @@ def write_figures(
             **describe_environment(Environment(), fabric.device, note),
             **{package: package_version(package) for package in ("matplotlib", "scikit-learn")},
             "seconds": round(time.monotonic() - clock, 1),
-            "processor seconds": round(time.process_time() - processor, 1),
         },
     }
     paths.append(out / "figures.json")
@@ -128,15 +120,14 @@ def read_learning_curves(folder: Path) -> LearningCurves:
         logs, over = validation, f"held-out {unseen}"
     if not all(logs):
         raise SettingError(f"{folder}: expected runs with logs, some have none")
-    title = TITLES.get(config["experiment"], str(config["experiment"]))
     if len(logs) == 1:
-        return LearningCurves(title, over, f"batches of {config['batch_size']}", logs[0])
+        return LearningCurves(config["experiment"], over, f"batches of {config['batch_size']}", logs[0])
     n = min(len(log["epoch"]) for log in logs)  # a run that has not finished has fewer rows
     mean: dict[str, np.ndarray] = {"epoch": logs[0]["epoch"][:n]}
     for name in ("loss", "accuracy"):
         values = [log[name][:n] for log in logs]
         mean |= {name: np.mean(values, 0), f"{name}_sd": np.std(values, 0, ddof=1)}
-    return LearningCurves(title, over, f"{len(logs)} seeds", mean)
+    return LearningCurves(config["experiment"], over, f"{len(logs)} seeds", mean)
 
 
 def summarise(pairs: Pairs, mu: np.ndarray, hit: np.ndarray, learned: Sequence[LearningCurves]) -> dict[str, Any]:
@@ -169,9 +160,9 @@ def draw_all(
     turns, climbs = poses.arrange_turns(pairs, mu), poses.arrange_climbs(pairs, mu)
     images = poses.arrange_turns(pairs, pairs.images)
     toys = _first_of_each(pairs)
-    yield "accuracy-by-parameters", charts.draw_by_parameters(records.SMALLNORB)
-    yield "sst5-by-year", charts.draw_by_year("Accuracy on SST-5/R by year", records.SST5)
-    yield "sst2-by-year", charts.draw_by_year("Accuracy on SST-2/R by year", records.SST2)
+    yield "accuracy-by-parameters", charts.draw_by_parameters(charts.read_records("smallnorb"))
+    yield "sst5-by-year", charts.draw_by_year("Accuracy on SST-5/R by year", charts.read_records("sst5"))
+    yield "sst2-by-year", charts.draw_by_year("Accuracy on SST-2/R by year", charts.read_records("sst2"))
     for along, values, labels, colours in (
         ("elevation", climbs, ELEVATIONS, charts.CLIMB_COLOURS),
         ("azimuth", turns[:, 0], AZIMUTHS, charts.TURN_COLOURS),
@@ -195,8 +186,10 @@ def write_captions(facts: dict[str, Any]) -> dict[str, str]:
     """Write what each figure shows, with its numbers, from the templates in `captions.toml`."""
     whole, images = facts["whole turns"]["poses"], facts["whole turns"]["images"]
     n = len(poses.AZIMUTHS)
-    values: dict[str, Any] = dict(zip(("norb", "author", "ours"), records.SMALLNORB[-3:], strict=True))
-    values |= dict(zip(("sst5", "ours5", "sst2", "ours2"), (*records.SST5[-2:], *records.SST2[-2:]), strict=True))
+    values: dict[str, Any] = {}
+    for task, fields in (("smallnorb", "norb author ours"), ("sst5", "sst5 ours5"), ("sst2", "sst2 ours2")):
+        words = fields.split()
+        values |= dict(zip(words, charts.read_records(task)[-len(words) :], strict=True))
     for name, along in (("turn", "azimuth"), ("climb", "elevation")):
         means, stress = facts[f"means by {along}"], max(facts[f"stress of maps by {along}"].values())
         values[name] = means | {"lowest": min(means["norm"]), "highest": max(means["norm"]), "stress": stress}

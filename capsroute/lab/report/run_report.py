@@ -6,7 +6,6 @@ from pathlib import Path
 from lightning.fabric import Fabric
 
 from ...nets import SST
-from ..analysis.accuracy import softmax
 from ..errors import UserError
 from ..training.evaluate import score_run
 from ..training.experiments import make_task, saved_config
@@ -49,7 +48,7 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
         trained=f"on {seen} with {' and '.join(used)}" if used else f"on unaltered {seen}",
         held_out=f"{unseen} that were not trained on",
     )
-    probabilities = softmax(scores.numpy())
+    probabilities = scores.double().softmax(1).numpy()
     if isinstance(task, Vision):
         pairs = task.pairs("test")
         answers = Answers(pairs.category, probabilities, task.names, "pairs")
