@@ -263,7 +263,7 @@ def answers(address: str, asked: list[tuple[str, tuple]], n_visitors: int) -> li
 
 
 def test_concurrent_answers_match_handlers(server: Server) -> None:
-    asked = requests(["/toy", "/sentence", "/points", "/sentence", "/points"] * 10)
+    asked = requests(["/toy", "/sentence", "/points", "/sentence", "/points"] * 5)
     found = answers(server.address, asked, 8)
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the server does: otherwise the last digit may differ

@@ -46,7 +46,7 @@ def test_headline_has_one_interval_over_sentences(page: Page) -> None:
     low, high = wilson_interval(460, 600)
     assert "76.67%" in head
     assert "460 of 600 test sentences classified right." in head
-    assert f"95% interval, sentences as independent trials {low:.2%} to {high:.2%}" in head
+    assert f"95% interval, were sentences independent {low:.2%} to {high:.2%}" in head
     assert head.count("95% interval") == 1
     for said in ("always “very negative”, the commonest 20.00%", "chance, 5 classes 20.00%", "true one 95.33%"):
         assert said in head

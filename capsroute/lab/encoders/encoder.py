@@ -68,9 +68,6 @@ class Encoder:
         self._empty = next((number for number in special if number is not None), 0)  # stands for a text without tokens
         self.depth, self.d_emb = self._measure()
 
-    def __repr__(self) -> str:
-        return f"Encoder({self.name!r}, {self.precision}, {self.depth} x {self.d_emb}, {self.max_tokens} tokens)"
-
     def key(self) -> str:
         """Return a short hash of all that the numbers depend on: model, tokenizer, precision and `max_tokens`."""
         parts = f"{VERSION}\n{self._identify()}\n{self.precision}\n{self.max_tokens}"

@@ -36,8 +36,7 @@ def write_image_report(
     sections = [_accuracies(answers, pairs), mistakes]
     if network is not None:
         sections.append(show_credit(answers, pairs, network))
-    intervals = {"95% interval, were pairs independent": answers.interval} | by_toy
-    return write_page(folder, details, answers, intervals, note, sections)
+    return write_page(folder, details, answers, by_toy, note, sections)
 
 
 def toy_interval(hit: np.ndarray, pairs: Pairs) -> tuple[dict[str, str], str]:

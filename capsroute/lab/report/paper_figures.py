@@ -52,11 +52,9 @@ def write_figures(
     facts = summarise(pairs, mu, hit, learned)
     out.mkdir(parents=True, exist_ok=True)
     paths = []
-    with progress_bar("drawing", 10) as advance:
-        for stem, figure in draw_all(pairs, mu, learned, facts):
-            paths.append(out / f"{stem}.png")
-            write_atomically(paths[-1], encode_figure(figure, DPI))
-            advance(1)
+    for stem, figure in draw_all(pairs, mu, learned, facts):
+        paths.append(out / f"{stem}.png")
+        write_atomically(paths[-1], encode_figure(figure, DPI))
     captions = write_captions(facts)
     record = {
         "weights": name,
@@ -144,7 +142,6 @@ def summarise(pairs: Pairs, mu: np.ndarray, hit: np.ndarray, learned: Sequence[L
         },
         "whole turns": {
             "poses": poses.summarise_turns(turns),
-            "pose vectors": [poses.summarise_turns(turns[:, :, :, c]) for c in range(turns.shape[3])],
             "images": poses.summarise_turns(poses.arrange_turns(pairs, pairs.images)),
         },
         "means by azimuth": poses.summarise_change(turns[:, 0]),

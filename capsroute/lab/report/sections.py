@@ -48,10 +48,6 @@ class Answers(NamedTuple):
     def hit(self) -> np.ndarray:
         return self.predicted == self.true
 
-    @property
-    def interval(self) -> str:
-        return interval(wilson_interval(int(self.hit.sum()), len(self.hit)))
-
     def describe(self, which: int) -> tuple[str, str, str]:
         """Return the true class of a sample, the predicted class, and its probability."""
         true, predicted = int(self.true[which]), int(self.probabilities[which].argmax())
@@ -74,15 +70,16 @@ def write_page(
     folder: Path,
     details: RunDetails,
     answers: Answers,
-    intervals: Mapping[str, str],
+    more: Mapping[str, str],
     note: str,
     sections: Sequence[Section],
 ) -> Path:
     """Write `folder/report.html` in place of an earlier one, and return its path.
 
-    The intervals, and the note on what they cover, follow the accuracy; the given sections follow the confusion matrix.
+    The interval, more facts, and the note on what they cover, follow the accuracy; the given sections follow the
+    confusion matrix.
     """
-    shared = [_headline(answers, intervals, note, details.summary), _learning_curves(details), _confusion(answers)]
+    shared = [_headline(answers, more, note, details.summary), _learning_curves(details), _confusion(answers)]
     content = page(details.title, [*shared, *sections, _settings(details)], "Written by capsroute report.")
     # settings and texts may hold lone surrogates, which UTF-8 cannot encode
     path = Path(folder) / "report.html"
@@ -102,9 +99,10 @@ def mistakes_section(answers: Answers, n_shown: int, *shown: Html) -> Section:
     return Section("Worst mistakes", [paragraph(sentence), *(shown if n_wrong else ())])
 
 
-def _headline(answers: Answers, intervals: Mapping[str, str], note: str, summary: Mapping[str, Any]) -> Section:
+def _headline(answers: Answers, more: Mapping[str, str], note: str, summary: Mapping[str, Any]) -> Section:
     right, total, n_classes = int(answers.hit.sum()), len(answers.hit), len(answers.names)
-    shown = dict(intervals) | {f"chance, {n_classes} classes": percent(1 / n_classes)}
+    independent = {f"95% interval, were {answers.samples} independent": interval(wilson_interval(right, total))}
+    shown = independent | dict(more) | {f"chance, {n_classes} classes": percent(1 / n_classes)}
     shown |= dict(fact(name, value) for name, value in summary.items())
     sentence = f"{right:,} of {total:,} test {answers.samples} classified right."
     parts = [paragraph(percent(right / total), "big"), paragraph(sentence), facts(shown), paragraph(note)]
@@ -144,15 +142,10 @@ def _confusion(answers: Answers) -> Section:
     )
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     tints = np.where(np.eye(len(names)), 1, -1) * np.sqrt(shares)  # the root makes rare mistakes visible
-    rows = "".join(
-        f'<tr><th scope="row">{text(name)}</th>'
-        + "".join(
-            f'<td style="{tint(tints[k, j])}">{counts[k, j]:,}<small>{percent(shares[k, j])}</small></td>'
-            for j in range(len(names))
-        )
-        + "</tr>"
-        for k, name in enumerate(names)
-    )
+    rows = ""
+    for name, *row in zip(names, counts, shares, tints, strict=True):
+        cells = (f'<td style="{tint(t)}">{n:,}<small>{percent(p)}</small></td>' for n, p, t in zip(*row, strict=True))
+        rows += f'<tr><th scope="row">{text(name)}</th>{"".join(cells)}</tr>'
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in ("", *names))
     matrix = f'<div class="wrap confusion"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     headers = ["class", answers.samples, "right", "recall", "95% interval", "precision"]

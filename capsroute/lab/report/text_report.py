@@ -31,13 +31,10 @@ def write_text_report(
     missing.
     """
     shares = np.bincount(answers.true) / len(answers.true)
-    intervals = {
-        "95% interval, sentences as independent trials": answers.interval,
-        f"always “{answers.names[int(shares.argmax())]}”, the commonest": percent(shares.max()),
-    }
+    more = {f"always “{answers.names[int(shares.argmax())]}”, the commonest": percent(shares.max())}
     if len(answers.names) > 2:
         near = float((np.abs(answers.predicted - answers.true) <= 1).mean())
-        intervals["at most one class from the true one"] = percent(near)
+        more["at most one class from the true one"] = percent(near)
     note = (
         "The interval (Wilson) takes each sentence for an independent trial: it says how far the choice of test "
         "sentences may have moved the accuracy, not what training with another seed would give."
@@ -48,7 +45,7 @@ def write_text_report(
     sections = [mistakes_section(answers, len(worst), mistakes)]
     if network is not None:
         sections.append(show_credit(answers, texts, network, encoder))
-    return write_page(folder, details, answers, intervals, note, sections)
+    return write_page(folder, details, answers, more, note, sections)
 
 
 def show_credit(answers: Answers, texts: Sequence[str], network: SST, encoder: Encoder | None) -> Section:
