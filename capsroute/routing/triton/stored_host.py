@@ -13,8 +13,8 @@ from torch import Tensor
 
 from .grid import Launch, resident_programs
 from .sizes import LoopSettings, Shape, Sizes, ceil_div, ceil_pow2
-from .stored import stored_fwd_kernel
-from .stored_bwd import stored_bwd_kernel, votes_bwd_kernel
+from .stored import Args, Counts, Outputs, Tile, stored_fwd_kernel
+from .stored_bwd import Grads, stored_bwd_kernel, votes_bwd_kernel
 from .workspace import Buffer, Layout
 
 MAX_CAPSULE = torch.finfo(torch.float32).max ** (1 / 4)
@@ -80,22 +80,21 @@ class StoredKernels:
             Buffer(single, t - 1, kept, s.j),
         )  # fmt: skip
         block_v = ceil_pow2(v)
-        tiles = choose_tiles(s.i, s.j, block_v)
-        _, sum_j, block_i, block_j = tiles
-        self.model_tiles, self.input_tiles = ceil_div(s.j, sum_j), ceil_div(s.i, block_i)
-        self.B_K, self.beta_k = shapes[1][0] > 1, max(shapes[2][0], shapes[3][0]) > 1
-        self.loop_constants = s.c, s.h, *tiles, block_v, self.B_K, self.beta_k, s.packed, loop.gaussian
-        self.votes_constants = s.c, s.h, block_i, block_j, block_v, self.B_K, self.beta_k, s.packed
+        B_K, self.beta_k = shapes[1][0] > 1, max(shapes[2][0], shapes[3][0]) > 1
+        blocks = *choose_tiles(s.i, s.j, block_v), block_v
+        self.tile = Tile(s.c, s.h, *blocks, B_K, self.beta_k, s.packed, loop.gaussian)
+        self.model_tiles, self.input_tiles = ceil_div(s.j, self.tile.SUM_J), ceil_div(s.i, self.tile.BLOCK_I)
         self.max_programs = resident_programs(cores, PER_CORE)
 
     def fwd(self, inputs: Sequence[Tensor], saved: Tensor, outs: Sequence[Tensor]) -> Iterator[Launch]:
         """Form votes, and list the launches that fill `outs` and `saved`."""
         a, x, offsets, W, B, *betas = inputs
-        betas, weights = self.expand_betas(betas), self.arrange_weights(W)
+        (use, ign), weights = self.expand_betas(betas), self.arrange_weights(W)
         for piece in self.pieces:
             vectors, scalars, V, R = self.split(saved, piece)
             self.form_votes(x, weights, V, piece)
-            yield self.launch(stored_fwd_kernel, piece, a, offsets, V, B, *betas, R, vectors, scalars, *outs)
+            args = Args(a, offsets, V, B, use, ign, R, vectors, scalars)
+            yield self.launch(stored_fwd_kernel, piece, args, Outputs(*outs))
 
     def empty_grads(self, inputs: Sequence[Tensor]) -> list[Any]:
         """Allocate the gradient of `a_inp`; `bwd` adds the others."""
@@ -107,42 +106,39 @@ class StoredKernels:
         """List the launches that lead to gradients of votes, and put those of all arguments into `grads`."""
         s, t, parts = self.sizes, self.loop.n_iters, list[tuple[Tensor, Tensor, Tensor, Tensor]]()
         a, x, offsets, W, B, *betas = inputs
-        betas, weights = self.expand_betas(betas), self.arrange_weights(W)
+        (use, ign), weights = self.expand_betas(betas), self.arrange_weights(W)
         dvectors, dscalars = self.allocate(saved, 2 * t, s.b, s.j, s.c * s.h), self.allocate(saved, t, 4, s.b, s.j)
         for piece in self.pieces:
             vectors, scalars, V, R = self.split(saved, piece)
+            args = Args(a, offsets, V, B, use, ign, R, vectors, scalars)
             if not self.keeps_votes:
                 self.form_votes(x, weights, V, piece)
-                outs = [torch.empty_like(d) for d in douts]
-                yield self.launch(stored_fwd_kernel, piece, a, offsets, V, B, *betas, R, vectors, scalars, *outs)
-            dlogits = torch.empty_like(R)
-            models = vectors, scalars, dvectors, dscalars
-            given = a, offsets, V, B, *betas, R
-            yield self.launch(stored_bwd_kernel, piece, *given, *models, dlogits, grads[0], *douts)
+                yield self.launch(stored_fwd_kernel, piece, args, Outputs(*[torch.empty_like(d) for d in douts]))
+            sums = Grads(dvectors, dscalars, torch.empty_like(R), grads[0])
+            yield self.launch(stored_bwd_kernel, piece, args, sums, Outputs(*douts))
             dV = torch.empty_like(V) if self.keeps_votes else V
             daD = self.allocate(saved, V.numel() // (s.j * s.c * s.h) if self.beta_k else 0, s.j)
-            models = vectors, dvectors, dscalars
-            args = *given, *models, dlogits, grads[0], dV, daD, *self.counts(piece), *self.votes_constants
+            pointers = *self.counts(piece), args, sums, dV, daD, self.tile
             if V.numel():
-                yield Launch(votes_bwd_kernel, piece.n * self.input_tiles, N_WARPS, args)
+                yield Launch(votes_bwd_kernel, piece.n * self.input_tiles, N_WARPS, pointers)
             parts.append(self.form_votes_bwd(x, weights, dV, B, daD, piece))
         dxs, dWs, dBs, daDs = zip(*parts, strict=True)
         grads[1] = torch.cat(dxs).view(x.shape)
         grads[2], grads[3], daD = (reduce(torch.add, ts) for ts in (dWs, dBs, daDs))
         grads[4:] = self.betas_bwd(a, dscalars, daD)
 
-    def launch(self, kernel: Any, piece: Piece, *tensors: Tensor) -> Launch:
+    def launch(self, kernel: Any, piece: Piece, *tensors: tuple[Any, ...]) -> Launch:
         """Return the launch of a routing loop: all phases together where each is short."""
         n_programs = piece.n * max(self.model_tiles, self.input_tiles)
         together = n_programs <= MAX_ROUNDS * self.max_programs
-        args = *tensors, *self.counts(piece), self.loop.eps, *self.loop_constants
+        args = *self.counts(piece), self.loop.eps, *tensors, self.tile
         n_programs = min(n_programs, self.max_programs) if together else n_programs
         return Launch(kernel, n_programs, N_WARPS, args, 2 * self.loop.n_iters - 1, together)
 
-    def counts(self, piece: Piece) -> tuple[int, ...]:
-        """Return the sizes that kernels take of a piece."""
+    def counts(self, piece: Piece) -> Counts:
+        """Return the sizes of a piece."""
         s, n_rows = self.sizes, piece.rows.stop - piece.rows.start
-        return s.b, piece.first, piece.n, s.i, self.n_places, n_rows, self.loop.n_iters, s.j
+        return Counts(s.b, piece.first, piece.n, s.i, self.n_places, n_rows, self.loop.n_iters, s.j)
 
     def split(self, saved: Tensor, piece: Piece) -> list[Tensor]:
         """Return the models, votes and assignments of a piece; where the votes are not kept, in new memory."""
