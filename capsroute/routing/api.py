@@ -63,7 +63,7 @@ def pick(case: Case) -> str:
         few = FEW_VOTES if case.device == "cpu" else FEW_VOTES_GPU
         if case.n_samples * case.n_inp * case.n_out * votes <= few:
             return "reference"
-    few_kinds = case.n_kinds == 1 or case.n_places >= MIN_PLACES
+    few_kinds = case.n_kinds == 1 or (not case.compiling and case.n_places >= MIN_PLACES)
     if few_kinds and not moments.reasons_against(case) and moments.n_features(case) <= FEATURES_PER_VOTE * votes:
         return "moments"
     return "reference" if blocked.reasons_against(case) else "blocked"

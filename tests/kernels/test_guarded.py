@@ -1,4 +1,4 @@
-"""The memory checker finds kernels that access what they may not; `test_forms.py` and `test_votes.py` run under it."""
+"""The memory checker finds kernels that access what they may not; tests of kernels run under it."""
 
 from typing import Any
 

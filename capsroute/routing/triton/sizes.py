@@ -1,4 +1,4 @@
-"""Types that both kernel families share. Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules."""
+"""Types that all kernels share. Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules."""
 
 import math
 from typing import NamedTuple
