@@ -66,8 +66,9 @@ def route(
     n_kinds = next((p.shape[0] for p in (W, B, beta_use, beta_ign) if p.shape[0] != 1), 1)
     W = W.expand(n_kinds, -1, -1, -1)
 
-    f_a_inp = torch.sigmoid(a_inp.double()).unflatten(-1, (n_kinds, -1)).unsqueeze(-1)  # [..., k, p, 1]
-    x = mu_inp.double().unflatten(-3, (n_kinds, -1))  # [..., k, p, c, d]
+    kinds_and_places = n_kinds, -1 if n_kinds else 0
+    f_a_inp = torch.sigmoid(a_inp.double()).unflatten(-1, kinds_and_places).unsqueeze(-1)  # [..., k, p, 1]
+    x = mu_inp.double().unflatten(-3, kinds_and_places)  # [..., k, p, c, d]
     f_total = f_a_inp.sum(-2)  # [..., k, 1]
     shift = find_centre(f_a_inp, x)  # [..., k, c, d]
     x = x - shift.unsqueeze(-3)

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from capsroute import Routing, route
 from capsroute.routing.agreement import Gaussian
 from capsroute.testing import Shape, make_inputs
+from impls import ANYWHERE
 
 SHAPE = Shape(2, 9, 5, 3, 4, 2, fixed_inp=True)
 
@@ -31,13 +32,23 @@ BAD = {
     "W is of integers": (changed(W=lambda t: t.int()), TypeError, "W: expected a floating.*int32"),
     "a_inp has no axis": (changed(a_inp=lambda t: t[0, 0]), ValueError, r"a_inp: expected \[..., i\], got shape \[\]"),
     "mu_inp of rank 2": (changed(mu_inp=lambda t: t[0, 0]), ValueError, r"mu_inp: expected .* got shape \[3, 4\]"),
-    "W of rank 3": (changed(W=lambda t: t[0]), ValueError, r"W: expected \[i, j, d, h\], got shape \[5, 4, 2\]"),
-    "B of rank 3": (changed(B=lambda t: t[0]), ValueError, r"B: expected \[i, j, c, h\], got shape \[5, 3, 2\]"),
-    "beta of rank 1": (changed(beta_use=lambda t: t[0]), ValueError, r"beta_use: expected \[i, j\], got shape \[5\]"),
+    "W of rank 3": (changed(W=lambda t: t[0]), ValueError, r"W: expected \[k, j, d, h\], got shape \[5, 4, 2\]"),
+    "B of rank 3": (changed(B=lambda t: t[0]), ValueError, r"B: expected \[k, j, c, h\], got shape \[5, 3, 2\]"),
+    "beta of rank 1": (changed(beta_use=lambda t: t[0]), ValueError, r"beta_use: expected \[k, j\], got shape \[5\]"),
     "other batch axes": (changed(a_inp=lambda t: t[:1]), ValueError, r"a_inp: expected \[2, 9\].*got shape \[1, 9\]"),
     "other n_inp in a_inp": (changed(a_inp=lambda t: t[:, :8]), ValueError, r"a_inp: .*got shape \[2, 8\]"),
-    "other n_inp in W": (changed(W=lambda t: t[:7]), ValueError, r"W: expected n_inp of 1 or 9.*\[7, 5, 4, 2\]"),
-    "other n_inp in B": (changed(B=lambda t: t[:7]), ValueError, r"B: expected n_inp of 1 or 9"),
+    "kinds that do not divide inputs": (
+        changed(W=lambda t: t[:7]),
+        ValueError,
+        r"W: expected n_kinds to be a number that divides the 9 inputs of mu_inp, got shape \[7, 5, 4, 2\]",
+    ),
+    "other n_kinds in B": (
+        changed(B=lambda t: t[:3]),
+        ValueError,
+        r"B: expected n_kinds of 1 or 9, as in the others, got shape \[3, 5, 3, 2\]",
+    ),
+    "other n_kinds in W": (changed(W=lambda t: t[:3]), ValueError, r"B: expected n_kinds of 1 or 3.*\[9, 5, 3, 2\]"),
+    "no kinds": (changed(beta_use=lambda t: t[:0]), ValueError, r"beta_use: expected n_kinds of 1 or 9.*\[0, 5\]"),
     "other n_out in B": (changed(B=lambda t: t[:, :4]), ValueError, r"B: expected n_out of 1 or 5"),
     "other n_out in beta": (changed(beta_ign=lambda t: t[:, :4]), ValueError, r"beta_ign: expected n_out of 1 or 5"),
     "other d_inp": (changed(W=lambda t: t[:, :, :3]), ValueError, r"W: expected d_inp of 4.*\[9, 5, 3, 2\]"),
@@ -62,7 +73,7 @@ BAD = {
     "agreement is a number": (changed(agreement=3), TypeError, "agreement: expected a name or an Agreement, got int"),
     "agreement is a list": (changed(agreement=[]), TypeError, "agreement: expected a name or an Agreement, got list"),
     "unknown impl": (changed(impl="cuda"), ValueError, "impl: expected one of .*reference.*got 'cuda'"),
-    "impl that cannot": (changed(impl="moments"), ValueError, "impl='moments' cannot run.*parameters differ between"),
+    "impl that cannot": (changed(impl="triton", W=Tensor.double), ValueError, "impl='triton' cannot run.*float64"),
 }
 
 
@@ -79,6 +90,14 @@ BAD_LAYERS = {
     "n_inp below zero": ((3, 4, 2), {"n_inp": -1}, ValueError, "n_inp: expected at least 1, got -1"),
     "d_inp of 1.5": ((3, 1.5, 2), {}, TypeError, "d_inp: expected an integer, got float"),
     "no d_out": ((3, 4, None), {}, TypeError, "d_out: expected an integer, got NoneType"),
+    "n_kinds of zero": ((3, 4, 2), {"n_kinds": 0}, ValueError, "n_kinds: expected at least 1, got 0"),
+    "n_kinds of True": ((3, 4, 2), {"n_kinds": True}, TypeError, "n_kinds: expected an integer, got bool"),
+    "n_kinds that do not divide n_inp": (
+        (3, 4, 2),
+        {"n_inp": 12, "n_kinds": 5},
+        ValueError,
+        "n_kinds: expected a number that divides n_inp, 12, got 5",
+    ),
     "n_iters of zero": ((3, 4, 2), {"n_iters": 0}, ValueError, "n_iters: expected at least 1"),
     "eps of zero": ((3, 4, 2), {"eps": 0}, ValueError, "eps: expected a number above 0"),
     "unknown agreement": ((3, 4, 2), {"agreement": "x"}, ValueError, "agreement: expected .* got 'x'"),
@@ -105,6 +124,13 @@ BAD_CALLS = {
     ),
     "other d_cov": (FIXED, (A, MU[:, :, 1:]), {}, ValueError, r"mu_inp: .*ending in \[9, 3, 4\]"),
     "other d_inp": (OPEN, (A, MU[..., 1:]), {}, ValueError, r"mu_inp: .*ending in \[9, 3, 4\]"),
+    "no multiple of n_kinds": (
+        {"n_kinds": 4},
+        (A, MU),
+        {},
+        ValueError,
+        r"mu_inp: expected as many inputs of each of 4 kinds, got shape \[2, 9, 3, 4\]",
+    ),
     "wrong rank": (FIXED, (A, MU[0, 0]), {}, ValueError, r"mu_inp: expected \[..., n_inp, d_cov, d_inp\], got"),
     "a_inp is no tensor": (FIXED, (0.0, MU), {}, TypeError, "a_inp: expected a tensor, got float"),
     "batch axes": (FIXED, (A[:1], MU), {}, ValueError, r"a_inp: expected \[2, 9\]"),
@@ -157,7 +183,7 @@ def test_route_with_symbolic_sizes() -> None:
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("impl", ["reference", "blocked"])
+@pytest.mark.parametrize("impl", ANYWHERE)
 def test_betas_per_input_without_inputs(impl: str) -> None:
     """One beta is shared, and the other has one number for each of no inputs."""
     inputs = make_inputs(replace(SHAPE, n_inp=0, fixed_inp=False))

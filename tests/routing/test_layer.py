@@ -15,6 +15,11 @@ SIZES = {
     "any, fixed": ({"n_out": 5}, {"W": (1, 5, 4, 2), "B": (1, 5, 3, 2), "beta_use": (1, 5)}),
     "fixed, any": ({"n_inp": 9}, {"W": (9, 1, 4, 2), "B": (9, 1, 3, 2), "beta_use": (9, 1), "B_brk": (1, 3, 2)}),
     "any, any": ({}, {"W": (1, 1, 4, 2), "B": (1, 1, 3, 2), "beta_use": (1, 1), "B_brk": (1, 3, 2)}),
+    "kinds, fixed": ({"n_kinds": 3, "n_out": 5}, {"W": (3, 5, 4, 2), "B": (3, 5, 3, 2), "beta_use": (3, 5)}),
+    "kinds of fixed, any": (
+        {"n_inp": 9, "n_kinds": 3},
+        {"W": (3, 1, 4, 2), "B": (3, 1, 3, 2), "beta_use": (3, 1), "B_brk": (1, 3, 2)},
+    ),
 }
 
 
@@ -44,8 +49,6 @@ def test_tied_betas_are_one_parameter() -> None:
 @pytest.mark.parametrize("impl", ANYWHERE)
 def test_size_cases_match_trace(impl: str, name: str) -> None:
     sizes, _ = SIZES[name]
-    if impl == "moments" and "n_inp" in sizes:
-        pytest.skip("parameters differ between inputs")
     layer = Routing(3, 4, 2, **sizes, impl=impl)
     torch.nn.init.normal_(layer.B)
     a_inp, mu_inp = torch.randn(2, 9), torch.randn(2, 9, 3, 4)
@@ -62,6 +65,9 @@ def test_repr() -> None:
     text = repr(Routing(3, 4, 2, n_out=5, tie_betas=True, agreement="kmeans", impl="moments"))
     sizes, loop = "3, 4, 2, n_inp=None, n_out=5", "n_iters=3, tie_betas=True, agreement='kmeans', eps=1e-05"
     assert text == f"Routing({sizes}, {loop}, impl='moments')"
+    assert "n_inp=None, n_out=5, n_kinds=2, n_iters" in repr(Routing(3, 4, 2, n_out=5, n_kinds=2))
+    assert "n_inp=6, n_out=5, n_kinds=1, n_iters" in repr(Routing(3, 4, 2, n_inp=6, n_out=5, n_kinds=1))
+    assert "n_kinds" not in repr(Routing(3, 4, 2, n_inp=6, n_kinds=6)) + repr(Routing(3, 4, 2, n_kinds=1))
 
 
 @pytest.mark.parametrize("tie_betas", [True, False])
@@ -122,7 +128,6 @@ def test_published_weights_match_author_code(name: str, layers: list[dict[str, i
         for one, two in zip(found, expected, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
         for impl in ANYWHERE:
-            if impl != "moments" or "n_inp" not in sizes:
-                out = route(a, mu, layer.W, layer.B, layer.beta_use, layer.beta_ign, impl=impl)
-                torch.testing.assert_close(out.a, expected[0], rtol=1e-9, atol=1e-9)
+            out = route(a, mu, layer.W, layer.B, layer.beta_use, layer.beta_ign, impl=impl)
+            torch.testing.assert_close(out.a, expected[0], rtol=1e-9, atol=1e-9)
         a, mu = found.a.detach(), found.mu.detach()

@@ -27,16 +27,19 @@ def layer(impl: str, **sizes: int) -> Routing:
     return made
 
 
+@pytest.mark.parametrize("n_kinds", [1, 3])
 @pytest.mark.parametrize("impl", ["auto", *ANYWHERE])
-def test_samples_match_unpacked(impl: str) -> None:
-    a_inp, mu_inp, offsets = packed(LENGTHS, 2, 3)
-    routing = layer(impl)
+def test_samples_match_unpacked(impl: str, n_kinds: int) -> None:
+    """Each with its own number of places for the kinds of inputs."""
+    lengths = [n_kinds * n for n in LENGTHS]
+    a_inp, mu_inp, offsets = packed(lengths, 2, 3)
+    routing = layer(impl, n_kinds=n_kinds)
     together = routing.forward_packed(a_inp, mu_inp, offsets)
     assert together.a.shape == (8, 6)
     assert together.mu.shape == together.sig2.shape == (8, 6, 2, 4)
     weight = torch.randn_like(together.mu)
     grads = torch.autograd.grad((together.mu * weight).sum() + together.a.sum(), (a_inp, mu_inp, routing.W))
-    alone = [routing(a, x) for a, x in zip(a_inp.split(LENGTHS), mu_inp.split(LENGTHS), strict=True)]
+    alone = [routing(a, x) for a, x in zip(a_inp.split(lengths), mu_inp.split(lengths), strict=True)]
     for name in ("a", "mu", "sig2"):
         expected = torch.stack([getattr(one, name) for one in alone])
         torch.testing.assert_close(getattr(together, name), expected, rtol=1e-9, atol=1e-11)
@@ -54,9 +57,10 @@ def test_samples_are_independent() -> None:
     torch.testing.assert_close(*first, rtol=0, atol=0)
 
 
-def test_groups_have_little_padding() -> None:
-    lengths = [1, 2, 3, 5, 9, 100, 120, 64, 65, 0, 7]
-    groups = group_samples(torch.tensor(lengths), torch.device("cpu"))
+@pytest.mark.parametrize("n_kinds", [1, 4])
+def test_groups_have_little_padding(n_kinds: int) -> None:
+    lengths = [n_kinds * n for n in (1, 2, 3, 5, 9, 100, 120, 64, 65, 0, 7)]
+    groups = group_samples(torch.tensor(lengths), n_kinds, torch.device("cpu"))
     assert sorted(int(s) for g in groups for s in g.samples) == list(range(len(lengths)))
     assert sum(g.mask.sum() for g in groups) == sum(lengths)
     assert all(g.mask.float().mean() > 0.5 for g in groups if g.mask.numel())
@@ -102,6 +106,12 @@ def test_wrong_offsets_are_refused(offsets: Tensor, message: str) -> None:
     a_inp, mu_inp, _ = packed([10], 2, 3)
     with pytest.raises((ValueError, TypeError), match=message):
         layer("auto").forward_packed(a_inp, mu_inp, offsets)
+
+
+def test_samples_with_more_of_one_kind_are_refused() -> None:
+    a_inp, mu_inp, offsets = packed([6, 4, 5], 2, 3)
+    with pytest.raises(ValueError, match="offsets: expected multiples of 3 kinds of inputs, got a sample of 4"):
+        layer("auto", n_kinds=3).forward_packed(a_inp, mu_inp, offsets)
 
 
 def test_wrong_shapes_are_refused() -> None:

@@ -1,21 +1,22 @@
 """Properties of any routing, on every implementation."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
 
 from capsroute import Capsules, Routing, route
-from capsroute.routing import IMPLS
-from capsroute.testing import AXES, Shape, make_inputs, permute_axes, run
+from capsroute.testing import AXES, Shape, make_inputs, permute_axes, random_orders, run
 from impls import ANYWHERE
 
 SHARED = Shape(3, 40, 7, 2, 3, 4)
 FIXED = Shape(3, 40, 7, 2, 3, 4, fixed_inp=True)
-CASES = [
-    (impl, shape) for impl in ANYWHERE for shape in (SHARED, FIXED) if not IMPLS[impl].reasons_against(shape.case())
-]
+KINDS = Shape(3, 40, 7, 2, 3, 4, n_kinds=8)
 each_case = pytest.mark.parametrize(
-    ("impl", "shape"), CASES, ids=lambda x: x if isinstance(x, str) else f"{x.fixed_inp=}"
+    ("impl", "shape"),
+    list(product(ANYWHERE, (SHARED, FIXED, KINDS))),
+    ids=lambda x: x if isinstance(x, str) else f"{x.kinds} kinds",
 )
 
 
@@ -31,8 +32,9 @@ def assert_same(found: Capsules, expected: Capsules) -> None:
 
 @each_case
 def test_permuted_inputs_change_nothing(impl: str, shape: Shape) -> None:
-    inputs, order = inputs_of(shape), {"i": torch.randperm(shape.n_inp)}
-    order["k"] = order["i"]  # where parameters differ between inputs, they move along
+    inputs = inputs_of(shape)
+    (order,) = random_orders(inputs, 1)
+    order = {axis: order[axis] for axis in "ik"}  # where parameters differ between inputs, they move along
     other = {name: permute_axes(t, AXES[name], order) for name, t in inputs.items()}
     assert_same(route(**other, impl=impl), route(**inputs, impl=impl))
 
@@ -50,7 +52,8 @@ def test_permuted_outputs_are_permuted(impl: str, shape: Shape) -> None:
 
 @each_case
 def test_minus_infinity_removes_an_input(impl: str, shape: Shape) -> None:
-    inputs, keep = inputs_of(shape), torch.arange(shape.n_inp) % 3 != 0
+    inputs, n_places = inputs_of(shape), shape.n_inp // shape.kinds
+    keep = torch.arange(shape.n_inp) % (3 if shape.fixed_inp else n_places) % 3 != 0  # as many of every kind
     gone = inputs | {"a_inp": inputs["a_inp"].masked_fill(~keep, -torch.inf)}
     per_input = ("W", "B", "beta_use", "beta_ign") if shape.fixed_inp else ()
     kept = inputs | {"a_inp": inputs["a_inp"][:, keep], "mu_inp": inputs["mu_inp"][:, keep]}
@@ -95,16 +98,17 @@ def test_results_are_reproducible(impl: str, shape: Shape) -> None:
 
 @each_case
 def test_one_output_is_weighted_mean_and_variance(impl: str, shape: Shape) -> None:
-    shape = Shape(*(2, 9, 1, 2, 3, 2), fixed_inp=shape.fixed_inp)
+    shape = Shape(*(2, 9, 1, 2, 3, 2), fixed_inp=shape.fixed_inp, n_kinds=3 if shape is KINDS else 1)
     inputs = inputs_of(shape)
-    V = torch.einsum("bicd,ijdh->bijch", inputs["mu_inp"], inputs["W"]) + inputs["B"]
+    W, B, beta_use = (inputs[name].repeat_interleave(9 // shape.kinds, 0) for name in ("W", "B", "beta_use"))
+    V = torch.einsum("bicd,ijdh->bijch", inputs["mu_inp"], W) + B
     f = torch.sigmoid(inputs["a_inp"])[:, :, None, None]
     mean = (f * V[:, :, 0]).sum(1) / f.sum(1)
     found = route(**inputs, impl=impl, eps=1e-12)
     torch.testing.assert_close(found.mu[:, 0], mean, rtol=1e-9, atol=1e-9)
     variance = (f * (V[:, :, 0] - mean.unsqueeze(1)).square()).sum(1) / f.sum(1)
     torch.testing.assert_close(found.sig2[:, 0], variance, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found.a, (inputs["beta_use"] * f[:, :, 0, 0].unsqueeze(-1)).sum(1), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.a, (beta_use * f[:, :, 0]).sum(1), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("impl", ANYWHERE)

@@ -164,7 +164,7 @@ class Block:
     def form_votes(self) -> Tensor:
         (b, i, c, _), (W, B, *_), V = self.x.shape, self.params, self.buffer("V", self.size)
         votes, (_, j, _, h) = V.unflatten(2, B.shape[2:]), W.shape  # [b, j, c, h, i]
-        if W.shape[0] > 1:
+        if W.shape[0] != 1:
             Wx = torch.einsum("bicd,ijdh->bjchi", self.x, W)
         else:
             in_place = c == 1 and j == B.shape[1]  # only then the product is laid out as the votes are
@@ -182,7 +182,7 @@ class Block:
             dparams.B.add_(dV.sum(0).permute(3, 0, 1, 2))
         if W.shape[1] == 1:
             dV = dV.sum(1, keepdim=True)
-        if W.shape[0] > 1:
+        if W.shape[0] != 1:
             dparams.W.add_(torch.einsum("bjchi,bicd->ijdh", dV, x))
             return torch.einsum("bjchi,ijdh->bicd", dV, W)
         dV, x = dV.transpose(1, 2).flatten(2, 3), x.transpose(1, 2)  # [b, c, jh, i], [b, c, i, d]
@@ -305,7 +305,7 @@ class Loop:
         """Return the gradients of `a_inp` and `x` from those of the last model; add to those of the parameters."""
         f, params, (n_iters, agreement, eps, _), d_cov = self.f, self.params, settings, self.x.shape[2]
         da_inp, dx = torch.zeros_like(f), torch.zeros_like(self.x)
-        own_B, own_betas = params.B.shape[0] > 1, params.beta_use.shape[0] > 1  # they differ between inputs
+        own_B, own_betas = params.B.shape[0] != 1, params.beta_use.shape[0] != 1  # they differ between inputs
         if not own_B:  # a shift of B shifts mu, but for eps: the sum of dV, without its cancellation
             dparams.B.add_(douts[1].sum(0).view_as(params.B[0]))
         for iteration in reversed(range(n_iters)):
