@@ -30,7 +30,7 @@ SPECIAL_SIZES = (0, 1, 16, 128)
 MAX_VOTES = 2**18
 """Numbers in all votes of a case."""
 MAX_WEIGHTS = 2**20
-"""Numbers in `W` where each input has its own."""
+"""Numbers in `W` where each input or kind of inputs has its own."""
 MAX_PAIRS = 2**19
 """Inputs times outputs of all samples, in families of many inputs."""
 MANY_INPUTS = 64
@@ -51,7 +51,8 @@ class Family:
     max_out: int
     many_inputs: bool
     packed: bool
-    param_axes: dict[str, tuple[str, str]]  # what the sizes of each parameter on axes i and j are
+    max_kinds: int
+    param_axes: dict[str, tuple[str, str]]  # what the sizes of each parameter on axes k and j are
     agreement: str
     dtypes: tuple[torch.dtype, torch.dtype]  # of inputs, of parameters
 
@@ -67,13 +68,20 @@ class Case:
     n_iters: int
 
     @property
+    def n_kinds(self) -> int:
+        """The largest number of kinds that divides the inputs and that the family has."""
+        f = self.family
+        most = max(1, min(f.max_kinds, MAX_WEIGHTS // (self.n_out * f.d_inp * f.d_out)))
+        return max(k for k in range(1, most + 1) if self.n_inp % k == 0)
+
+    @property
     def votes(self) -> int:
         """How many numbers all votes have."""
         return self.batch * self.n_inp * self.n_out * self.family.d_cov * self.family.d_out
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each argument of `route`."""
-        f, sizes = self.family, {"1": 1, "n_inp": self.n_inp, "n_out": self.n_out}
+        f, sizes = self.family, {"1": 1, "n_kinds": self.n_kinds, "n_inp": self.n_inp, "n_out": self.n_out}
         after = {"W": (f.d_inp, f.d_out), "B": (f.d_cov, f.d_out), "beta_use": (), "beta_ign": ()}
         params = {name: (*(sizes[axis] for axis in f.param_axes[name]), *after[name]) for name in PARAMS}
         inputs = self.batch, self.n_inp
@@ -90,7 +98,7 @@ def split_seeds(n_cases: int) -> dict[int, list[int]]:
 
 
 def draw_family(number: int) -> Family:
-    """Draw a family; every fourth is one of many small capsules, every third of packed samples where inputs share."""
+    """Draw a family; every fourth is one of many small capsules, every third of packed samples if it can."""
     rng, many = random.Random(f"set {number}"), number % 4 == 0
     if many:
         d_cov, d_inp, d_out = rng.choice([(4, 4, 4), (4, 4, 4), (4, 3, 4), (3, 4, 4), (4, 4, 6), (2, 5, 8)])
@@ -102,15 +110,16 @@ def draw_family(number: int) -> Family:
         max_out = rng.choice([1, 2, 3, 5, 10, 16, 33, 64, 100, 130, 200, 300])
     single, half = torch.float32, rng.choice([torch.bfloat16, torch.float16])
     dtypes = rng.choice([(single, single)] * 5 + [(half, half), (half, single)])
-    alike = {"inputs": ("1", "n_out"), "none": ("n_inp", "n_out"), "both": ("1", "1")}
-    shared = rng.choice(["inputs", "inputs", "none", "both", "each its own"]) if not many else "inputs"
-    mixed = {name: rng.choice([(i, j) for j in ("n_out", "1") for i in ("n_inp", "1")]) for name in PARAMS}
+    max_kinds, kinds = rng.choice([2, 3, 7, 12, 40]), rng.choice(["n_inp", "n_kinds"])
+    alike = {"inputs": ("1", "n_out"), "none": ("n_inp", "n_out"), "kinds": ("n_kinds", "n_out"), "both": ("1", "1")}
+    shared = rng.choice(["inputs", "inputs", "none", "kinds", "both", "each its own"]) if not many else "inputs"
+    mixed = {name: rng.choice([(k, j) for j in ("n_out", "1") for k in (kinds, "1")]) for name in PARAMS}
     param_axes = dict.fromkeys(PARAMS, alike[shared]) if shared in alike else mixed
     param_axes["B"] = param_axes["B"][0], "n_out"  # or nothing would say how many outputs there are
     agreement = rng.choice(["gaussian", "gaussian", "kmeans"])
     agreement = "gaussian" if many and number % 16 else agreement
-    packed = number % 3 == 2 and {inputs for inputs, _ in param_axes.values()} == {"1"}
-    return Family(d_cov, d_inp, d_out, max_out, many, packed, param_axes, agreement, dtypes)
+    packed = number % 3 == 2 and all(k != "n_inp" for k, _ in param_axes.values())
+    return Family(d_cov, d_inp, d_out, max_out, many, packed, max_kinds, param_axes, agreement, dtypes)
 
 
 def draw_group(group: int, max_votes: int = MAX_VOTES) -> Case:
@@ -126,7 +135,7 @@ def draw_group(group: int, max_votes: int = MAX_VOTES) -> Case:
     inputs = max(1, max_votes // (n_out * components))  # of all samples
     batch = min(rng.choice([1, 2, 3, 5, 16]), inputs)
     most = max(1, inputs // batch)
-    if family.param_axes["W"][0] != "1":
+    if family.param_axes["W"][0] == "n_inp":
         most = max(1, min(most, MAX_WEIGHTS // (n_out * family.d_inp * family.d_out)))
     special = rng.random() < 0.3
     n_inp = rng.choice(SPECIAL_SIZES) if special else round(math.exp(rng.uniform(0, math.log(max(2, most)))))
@@ -178,9 +187,10 @@ def draw_special_scores(a_inp: Tensor, rng: random.Random, generator: torch.Gene
 
 def draw_mask(case: Case, seed: int) -> Tensor:
     """Draw which inputs of a padded batch packed samples have, `[b, i]`; those of many inputs keep enough of them."""
-    least = MANY_INPUTS * case.n_out if case.family.many_inputs else 0
-    lengths = torch.randint(least, case.n_inp + 1, (case.batch, 1), generator=torch.Generator().manual_seed(seed))
-    return torch.arange(case.n_inp) < lengths
+    n_kinds = case.n_kinds if any(k == "n_kinds" for k, _ in case.family.param_axes.values()) else 1
+    least, n_places = MANY_INPUTS * case.n_out if case.family.many_inputs else 0, case.n_inp // n_kinds
+    places = torch.randint(least, n_places + 1, (case.batch, 1, 1), generator=torch.Generator().manual_seed(seed))
+    return (torch.arange(n_places) < places).expand(-1, n_kinds, -1).flatten(1)
 
 
 def lay_out(t: Tensor, rng: random.Random) -> Tensor:

@@ -19,6 +19,7 @@ from random_cases import (
     MAX_VOTES,
     MIN_CASES,
     N_GROUPS,
+    Case,
     Error,
     draw_case,
     draw_group,
@@ -32,6 +33,11 @@ from random_cases import (
 )
 
 GROUPS = [draw_group(k) for k in range(N_GROUPS)]
+
+
+def uses_kinds(case: Case) -> bool:
+    """Tell whether some parameter belongs to kinds of inputs."""
+    return any(axes[0] == "n_kinds" for axes in case.family.param_axes.values())
 
 
 def test_cases_follow_from_their_seeds() -> None:
@@ -60,7 +66,10 @@ def test_groups_cover_what_is_special() -> None:
     assert {group.family.agreement for group in GROUPS} == {"gaussian", "kmeans"}
     assert {t for group in GROUPS for t in group.family.dtypes} == {torch.float32, torch.float16, torch.bfloat16}
     assert any(inputs != params for inputs, params in (group.family.dtypes for group in GROUPS))
-    assert len({group.family.param_axes["W"] for group in GROUPS}) == 4
+    assert {group.family.param_axes["W"] for group in GROUPS} > set(itertools.product(["1", "n_inp"], ["1", "n_out"]))
+    kinds = [group for group in few if uses_kinds(group)]
+    assert {group.n_kinds == 1 for group in kinds} == {group.n_kinds == group.n_inp for group in kinds} == {True, False}
+    assert any(group.family.packed and 1 < group.n_kinds < group.n_inp for group in kinds)
     assert any(len({axes[0] for axes in group.family.param_axes.values()}) == 2 for group in GROUPS)
     assert {group.family.packed for group in few} == {group.family.packed for group in many} == {True, False}
     assert max(group.n_out for group in GROUPS) > 128
@@ -87,7 +96,9 @@ def test_packed_samples_have_lengths_of_their_own() -> None:
     for group in (group for group in GROUPS if group.family.packed and group.n_inp > 1):
         mask = draw_mask(group, 3)
         assert draw_inputs(group, 3)["a_inp"].masked_select(~mask).eq(-torch.inf).all()
-        assert not mask.int().diff().gt(0).any()  # inputs first, padding after them
+        kinds = mask.unflatten(1, (group.n_kinds if uses_kinds(group) else 1, -1))
+        assert not kinds.int().diff().gt(0).any()  # places first, padding after them
+        assert (kinds == kinds[:, :1]).all()
         assert not group.family.many_inputs or mask.sum(1).min() >= MANY_INPUTS * group.n_out
 
 
@@ -100,11 +111,12 @@ def test_tensors_lie_in_memory_in_any_way() -> None:
 
 
 @pytest.mark.usefixtures("watched")
-@pytest.mark.parametrize("packed", [False, True])
-def test_interpreted_cases_are_within_budget(packed: bool) -> None:
+@pytest.mark.parametrize(("packed", "kinds"), [(False, True), (True, False)])
+def test_interpreted_cases_are_within_budget(packed: bool, kinds: bool) -> None:
     """Two cases of one group, by all results."""
     groups = [draw_group(k, 200) for k in range(N_GROUPS)]
     few = [group for group in groups if group.n_inp > 2 and group.family.packed == packed]
+    few = [group for group in few if uses_kinds(group) == kinds and (not kinds or 1 < group.n_kinds < group.n_inp)]
     group = min(few, key=lambda group: group.votes * group.family.d_inp)  # interpreted kernels are slow
     cases = {f"seed {seed}": measure_errors(draw_case(group, seed), seed, "cpu") for seed in (1, 2)}
     results = {"a", "mu", "sig2", *(f"d{name}" for name in group.shapes())}
