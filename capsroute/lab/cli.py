@@ -129,7 +129,7 @@ def train(
     note: Note = "",
 ) -> None:
     """Train a network and write settings, logs, checkpoints and final weights to the run's folder."""
-    from .training.trainer import train as train_network
+    from .training.trainer import Trainer
 
     options = [f"{name}={value}" for name, value in (("seed", seed), ("cache_gb", cache_gb)) if value is not None]
     if resume and (experiment or settings or out or options):
@@ -145,7 +145,7 @@ def train(
         config = change_settings(make_config(experiment or ""), [*(settings or []), *options])
         run = RunFolder(Path(fabric.broadcast(str(RunFolder.create(config, out).path))))
     task = make_task(config)
-    train_network(task, run, environment, fabric, resume=bool(resume), note=note, console=console)
+    Trainer(task, run, environment, fabric, console).train(resume=bool(resume), note=note)
     if not fabric.is_global_zero:
         return
     console.print(f"final weights: {run.model}")

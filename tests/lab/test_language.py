@@ -24,7 +24,7 @@ from capsroute.lab.training.experiments import make_config, make_task
 from capsroute.lab.training.language import Language, LanguageConfig
 from capsroute.lab.training.regime import Regime
 from capsroute.lab.training.runs import RunFolder
-from capsroute.lab.training.trainer import train
+from capsroute.lab.training.trainer import Trainer
 from capsroute.nets import SST
 from test_encoders import save
 from test_trainer import equal, read_log, read_state
@@ -92,8 +92,8 @@ def run(
 ) -> dict[str, Any]:
     """Train in a folder; Ctrl-C comes after the step `stop_after`."""
     environment, task = Environment(accelerator="cpu"), make_task(LanguageConfig(**settings))
-    on_step = interrupt_after(stop_after)
-    return train(task, RunFolder(folder), environment, environment.launch(), resume=resume, on_step=on_step)
+    trainer = Trainer(task, RunFolder(folder), environment, environment.launch())
+    return trainer.train(resume=resume, on_step=interrupt_after(stop_after))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from capsroute.lab.training.config import Config
 from capsroute.lab.training.environment import Environment
 from capsroute.lab.training.runs import RunFolder
 from capsroute.lab.training.task import Result
-from capsroute.lab.training.trainer import train
+from capsroute.lab.training.trainer import Trainer
 from capsroute.lab.training.vision import PairSource
 from capsroute.nets import SmallNORB
 
@@ -93,7 +93,7 @@ def run_tiny(
     environment = environment or Environment(accelerator="cpu")
     fabric = environment.launch()
     task, on_step = Tiny(TinyConfig(**settings)), interrupt_after(stop_after)
-    return train(task, RunFolder(folder), environment, fabric, resume=resume, on_step=on_step)
+    return Trainer(task, RunFolder(folder), environment, fabric).train(resume=resume, on_step=on_step)
 
 
 def interrupt_after(step: int | None) -> Callable[[int], None]:

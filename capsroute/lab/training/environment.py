@@ -50,10 +50,6 @@ class Environment:
         fabric.launch()
         return fabric
 
-    def uses_compile(self, device: torch.device, fixed_size: bool) -> bool:
-        """Return whether to compile; every new batch shape would be compiled again."""
-        return device.type == "cuda" and fixed_size if self.compile is None else self.compile
-
 
 def describe_environment(environment: Environment, device: torch.device, note: str) -> dict[str, Any]:
     """Return versions, hardware, commit, command and time, for the record of a run."""

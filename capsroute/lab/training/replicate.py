@@ -12,7 +12,7 @@ from .environment import Environment
 from .evaluate import score_run
 from .experiments import ExperimentConfig, make_task, saved_config
 from .runs import RunFolder
-from .trainer import train
+from .trainer import Trainer
 from .vision import VisionConfig
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def replicate(
         if started and saved_config(run.read_json("config.json")) != seeded:
             raise SettingError(f"{run.path}: holds a run with other settings; choose another folder")
         if not run.finished:
-            train(task, run, environment, fabric, resume=started, note=note, console=console)
+            Trainer(task, run, environment, fabric, console).train(resume=started, note=note)
         _, result = score_run(run, task, fabric, progress=console is not None)
         counts = {"right": result.right, "total": result.total, "accuracy": result.accuracy}
         rows.append({"seed": seed} | counts | {"seconds": run.read_json("run.json")["seconds"]})

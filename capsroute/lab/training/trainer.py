@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from torch import Tensor, nn
 
 from ..errors import StoppedError, UserError
 from ..progress import Advance, progress_bar
-from .distributed import synchronise_batch_norm
 from .environment import Environment, describe_environment
 from .evaluate import compute_scores, standard_deviation, summarise_scores
-from .runs import RunFolder, read_checkpoint, save_checkpoint
+from .runs import Log, RunFolder, read_checkpoint, save_checkpoint
 from .step import Snapshot, TrainingStep, WithAuxiliaryReadouts, find_capture_obstacle
 from .task import Task
 
@@ -30,37 +31,16 @@ class NonFiniteLossError(UserError):
     """Report a loss that is not finite: which step, and the file with the state before it."""
 
 
-def train(
-    task: Task,
-    run: RunFolder,
-    environment: Environment,
-    fabric: Fabric,
-    *,
-    resume: bool = False,
-    note: str = "",
-    console: "Console | None" = None,
-    on_step: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
-    """Train to the end, save the final weights, and return the run's record.
+class Trainer:
+    """One run in one process.
 
     Args:
         task: Network and data.
         run: Folder to write to.
         environment: Devices and precision, for the record.
         fabric: The same, launched.
-        resume: Continue from the folder's checkpoint.
-        note: A remark for the record.
         console: Where to show progress.
-        on_step: Called after each step with the number of steps done.
     """
-    trainer = Trainer(task, run, environment, fabric, console)
-    trainer.start(resume, note)
-    trainer.run_steps(on_step)
-    return trainer.finish()
-
-
-class Trainer:
-    """The state of one run in one process."""
 
     def __init__(
         self, task: Task, run: RunFolder, environment: Environment, fabric: Fabric, console: "Console | None" = None
@@ -82,12 +62,15 @@ class Trainer:
         torch.manual_seed(self.config.seed)
         self.network = task.network()
         if fabric.world_size > 1:
-            synchronise_batch_norm(self.network)
+            synchronise_batch_norm(self.network, fabric)
         auxiliary = WithAuxiliaryReadouts(self.network, len(task.names)) if self.config.auxiliary_weight else None
         self.model = (auxiliary or self.network).to(fabric.device)
-        if fabric.device.type == "cuda":
-            use_channels_last(self.model)
-        compiles = environment.uses_compile(fabric.device, source.fixed_size)
+        on_gpu = fabric.device.type == "cuda"
+        for layer in self.model.modules() if on_gpu else ():
+            if isinstance(layer, nn.Conv2d):  # in the order CUDA wants, or weights are copied at every step
+                layer.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        # every new shape of a batch would be compiled again
+        compiles = on_gpu and source.fixed_size if environment.compile is None else environment.compile
         module: Any = self.model
         if compiles and not auxiliary:
             module = torch.compile(self.model, dynamic=not source.fixed_size)
@@ -101,13 +84,30 @@ class Trainer:
         self.snapshot: tuple[int, Snapshot] | None = None  # step and state at the end of the last row
         self.tensorboard: Any = None
 
-    def start(self, resume: bool, note: str) -> None:
-        """Open the run's folder, or restore the state of its checkpoint."""
+    def train(
+        self, *, resume: bool = False, note: str = "", on_step: Callable[[int], None] | None = None
+    ) -> dict[str, Any]:
+        """Train to the end, save the final weights, and return the run's record.
+
+        Args:
+            resume: Continue from the folder's checkpoint.
+            note: A remark for the record.
+            on_step: Called after each step with the number of steps done.
+        """
         if resume and self.run.checkpoint.exists():
             self._load_checkpoint()
         self.fabric.barrier()
-        if not self.fabric.is_global_zero:
-            return
+        if self.fabric.is_global_zero:
+            self._open_folder(resume, note)
+        if self.step.number < self.steps:
+            self._run_steps(on_step)
+        if self.fabric.is_global_zero:
+            self._save_network()
+        self.fabric.barrier()
+        return self.run.read_json("run.json")
+
+    def _open_folder(self, resume: bool, note: str) -> None:
+        """Write settings and record, and cut the logs back to the step that comes next."""
         self.run.path.mkdir(parents=True, exist_ok=True)
         for log in (self.run.training, self.run.validation):
             log.truncate(self.step.number)
@@ -120,12 +120,15 @@ class Trainer:
             before = self.run.read_json("run.json")
             facts = before | {"resumed": [*before.get("resumed", []), {"step": self.step.number, **facts}]}
         self.run.write_json("run.json", facts)
-        self.tensorboard = open_tensorboard(self.run, self.step.number, self.console)
+        try:
+            purge_step = self.step.number + 1 if self.step.number else None
+            self.tensorboard = TensorBoardLogger(self.run.path, name="tensorboard", version="", purge_step=purge_step)
+        except ModuleNotFoundError:
+            if self.console:
+                self.console.print("no TensorBoard log: pip install tensorboard to have one")
 
-    def run_steps(self, on_step: Callable[[int], None] | None = None) -> None:
+    def _run_steps(self, on_step: Callable[[int], None] | None) -> None:
         """Run all remaining steps, with logs, validation and checkpoints."""
-        if self.step.number == self.steps:
-            return
         self.prepare()
         if self.console:
             how = f"step by step ({self.obstacle})" if self.obstacle else "as one CUDA graph each"
@@ -135,22 +138,25 @@ class Trainer:
         self.start_time = saved - self.seconds
         show = self.console is not None
         bar = progress_bar("starting", self.steps, completed=self.step.number, show=show, console=self.console)
-        with handle_interrupts() as interrupted, bar as advance:
+        with handle_interrupts() as signals, bar as advance:
             while self.step.number < self.steps:
                 self.step()
+                number = self.step.number
                 if on_step:
-                    on_step(self.step.number)
-                row_length = self.step.number - self.row_start
-                if row_length == self.config.log_every or self.step.number % self.per_epoch == 0:
+                    on_step(number)
+                row_ends = number - self.row_start == self.config.log_every or number % self.per_epoch == 0
+                if row_ends:
                     self._end_row(advance)
                 if self._validation_due():
                     self._validate()
-                stopping = self._agree_to_stop(interrupted())
-                if stopping or self.step.number == self.steps or self._checkpoint_due(time.monotonic() - saved):
+                stopping = self._agree_to_stop(bool(signals), row_ends)
+                # by the clock of rank 0
+                due = row_ends and self.fabric.broadcast(time.monotonic() - saved) >= self.config.save_every
+                if stopping or due or number == self.steps:
                     self._save_checkpoint()
                     saved = time.monotonic()
-                if stopping and self.step.number < self.steps:
-                    at = f"step {self.step.number:,} of {self.steps:,}"
+                if stopping and number < self.steps:
+                    at = f"step {number:,} of {self.steps:,}"
                     resume = f"go on with: capsroute train --resume {self.run.path}"
                     raise StoppedError(f"stopped and saved after {at}; {resume}")
 
@@ -164,18 +170,15 @@ class Trainer:
                 self.obstacle = f"it cannot be captured: {str(error).splitlines()[0]}"
         self.snapshot = self.step.number, Snapshot(self.step.state())
 
-    def finish(self) -> dict[str, Any]:
-        """Save the final weights for `from_pretrained`, and return the run's record."""
-        if self.fabric.is_global_zero:
-            self.network.save_pretrained(self.run.model)  # pyright: ignore[reportCallIssue]
-            facts = self.run.read_json("run.json") | {"steps": self.steps, "seconds": round(self.seconds, 1)}
-            if self.fabric.device.type == "cuda":
-                facts["peak MiB"] = round(torch.cuda.max_memory_allocated(self.fabric.device) / 2**20)
-            self.run.write_json("run.json", facts)
-            if self.tensorboard:
-                self.tensorboard.finalize("success")
-        self.fabric.barrier()
-        return self.run.read_json("run.json")
+    def _save_network(self) -> None:
+        """Save the final weights for `from_pretrained`, and complete the record."""
+        self.network.save_pretrained(self.run.model)  # pyright: ignore[reportCallIssue]
+        facts = self.run.read_json("run.json") | {"steps": self.steps, "seconds": round(self.seconds, 1)}
+        if self.fabric.device.type == "cuda":
+            facts["peak MiB"] = round(torch.cuda.max_memory_allocated(self.fabric.device) / 2**20)
+        self.run.write_json("run.json", facts)
+        if self.tensorboard:
+            self.tensorboard.finalize("success")
 
     def _open_row(self) -> Tensor:
         """Return loss and accuracy of the steps since the log's last row, [steps, 2] on the device."""
@@ -203,10 +206,9 @@ class Trainer:
             return
         loss, accuracy = rows.unbind(1)
         lr, beta1 = self.config.schedule(self.step.number - 1, self.steps)
-        row = {"loss": loss.mean().item(), "accuracy": accuracy.mean().item(), "lr": lr}
+        row = {"loss": loss.mean().item(), "accuracy": accuracy.mean().item(), "lr": lr, "beta1": beta1}
         spread = {"loss_sd": standard_deviation(loss), "accuracy_sd": standard_deviation(accuracy)}
-        self.run.training.add(**self._time(), **row, **spread, beta1=beta1)
-        self._log_to_tensorboard("train", row)
+        self._log("train", self.run.training, row | spread)
         epoch = f"epoch {-(-self.step.number // self.per_epoch)}/{self.config.epochs}"
         advance(len(rows), f"{epoch}  loss {row['loss']:.3f}  accuracy {row['accuracy']:.1%}  lr {lr:.1e}")
 
@@ -214,40 +216,30 @@ class Trainer:
         assert self.held_out is not None
         scores = compute_scores(self.network, self.held_out, self.fabric)
         row = summarise_scores(scores, self.held_out.target, self.config.batch_size)
-        if not self.fabric.is_global_zero:
-            return
-        self.run.validation.add(**self._time(), **row)
-        self._log_to_tensorboard("validation", row)
+        if self.fabric.is_global_zero:
+            self._log("validation", self.run.validation, row)
         if self.console:
             epoch = f"epoch {self.step.number / self.per_epoch:g}"
             numbers = f"held-out loss {row['loss']:.3f}, accuracy {row['accuracy']:.1%}"
             self.console.print(f"{epoch}: {numbers}, after {self.seconds:.0f} s")
 
-    def _log_to_tensorboard(self, split: str, row: dict[str, float]) -> None:
+    def _log(self, split: str, log: Log, row: dict[str, float]) -> None:
+        """Add a row to a log and to TensorBoard."""
+        step, epoch = self.step.number, round(self.step.number / self.per_epoch, 6)
+        log.add(step=step, epoch=epoch, seconds=round(self.seconds, 3), **row)
         if self.tensorboard:
-            values = {f"{split}/{name}": value for name, value in row.items()}
-            self.tensorboard.log_metrics(values, step=self.step.number)
-
-    def _time(self) -> dict[str, Any]:
-        epoch = self.step.number / self.per_epoch
-        return {"step": self.step.number, "epoch": round(epoch, 6), "seconds": round(self.seconds, 3)}
+            self.tensorboard.log_metrics({f"{split}/{name}": value for name, value in row.items()}, step)
 
     def _validation_due(self) -> bool:
         every, step = self.config.validate_every * self.per_epoch, self.step.number
         return self.held_out is not None and (step // every > (step - 1) // every or step == self.steps)
 
-    def _agree_to_stop(self, interrupted: bool) -> bool:
+    def _agree_to_stop(self, interrupted: bool, row_ends: bool) -> bool:
         """Return whether to stop; several processes exchange votes at the end of a row."""
-        if self.fabric.world_size == 1:
-            return interrupted
-        if self.row_start != self.step.number:
-            return False
-        votes = self.fabric.all_reduce(torch.tensor(float(interrupted), device=self.fabric.device), reduce_op="sum")
-        return bool(votes)
-
-    def _checkpoint_due(self, since: float) -> bool:
-        ended_row = self.row_start == self.step.number
-        return ended_row and self.fabric.broadcast(since) >= self.config.save_every  # by the clock of rank 0
+        if self.fabric.world_size == 1 or not row_ends:
+            return interrupted and self.fabric.world_size == 1
+        vote = torch.tensor(float(interrupted), device=self.fabric.device)
+        return bool(self.fabric.all_reduce(vote, reduce_op="sum"))
 
     def _state(self) -> dict[str, Tensor]:
         """Return all that learning changes, in the memory where it is used."""
@@ -292,28 +284,28 @@ class Trainer:
         )
 
 
-def use_channels_last(network: nn.Module) -> None:
-    """Store convolution weights as CUDA's convolutions want them, or they are copied at every step."""
+def synchronise_batch_norm(network: nn.Module, fabric: Fabric) -> None:
+    """Make batch normalisation use the batches of all processes: their number changes nothing that is learned."""
+
+    def gather(module: nn.Module, inputs: tuple[Tensor]) -> Tensor | None:
+        if not module.training:
+            return None
+        batches: Any = fabric.all_gather(inputs[0], sync_grads=True)  # [processes, b, ...]
+        return batches.flatten(0, 1)
+
+    def keep_share(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        return output.chunk(fabric.world_size)[fabric.global_rank] if module.training else output
+
     for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-
-
-def open_tensorboard(run: RunFolder, step: int, console: "Console | None") -> Any:
-    """Return TensorBoard's log, cut back to a step, or None if TensorBoard is not installed."""
-    try:
-        from lightning.fabric.loggers.tensorboard import TensorBoardLogger
-
-        return TensorBoardLogger(run.path, name="tensorboard", version="", purge_step=step + 1 if step else None)
-    except ModuleNotFoundError:
-        if console:
-            console.print("no TensorBoard log: pip install tensorboard to have one")
-        return None
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            # collectives cannot be compiled
+            module.register_forward_pre_hook(torch.compiler.disable(gather))  # pyright: ignore[reportArgumentType]
+            module.register_forward_hook(keep_share)
 
 
 @contextmanager
-def handle_interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C or SIGTERM has come; a second one stops at once."""
+def handle_interrupts() -> Iterator[list[int]]:
+    """Yield the list of signals, Ctrl-C or SIGTERM, that have come; a second one stops at once."""
     received: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -321,12 +313,10 @@ def handle_interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         received.append(number)
 
+    in_main = threading.current_thread() is threading.main_thread()  # others receive no signals
+    former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM) if in_main}
     try:
-        former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # only the main thread receives signals
-        former = {}
-    try:
-        yield lambda: bool(received)
+        yield received
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
