@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .layers import Routing
 from .routing import Agreement, Step, resolve_agreement
-from .routing.reference import e_step, votes
+from .routing.reference import e_step, expand_kinds, votes
 
 if TYPE_CHECKING:
     from .nets import SST, SmallNORB
@@ -152,8 +152,10 @@ def _run_layers(layers: Sequence[Routing] | nn.ModuleList, inputs: Sequence[Tens
     for layer in cast(Sequence[Routing], layers):
         arguments = layer.route_arguments(a, mu, mask=mask)
         del arguments["a_inp"]
+        mu_inp, n_inp = arguments.pop("mu_inp"), mu.shape[-3]
+        params = {name: expand_kinds(p, n_inp) for name, p in arguments.items()}
         steps = layer.trace(a, mu, mask=mask)
-        passes.append(_Pass(**arguments, agreement=resolve_agreement(layer.agreement), steps=steps))
+        passes.append(_Pass(mu_inp, **params, agreement=resolve_agreement(layer.agreement), steps=steps))
         a, mu, mask = steps[-1].a, steps[-1].mu, None
     return passes
 

@@ -52,6 +52,26 @@ def test_sums_match_data_and_scores(n_layers: int, settings: dict) -> None:
     check_sums(layers, credit(layers, (a, mu)), a, mu)
 
 
+@pytest.mark.parametrize("n_kinds", [(3, None), (3, 2), (None, 2)], ids=str)
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_kinds_of_inputs(n_layers: int, n_kinds: tuple[int | None, int | None]) -> None:
+    """Sums match, and credit is that of layers with parameters repeated for each place."""
+    (a, mu), n_inp = inputs(2), (9, 6)
+    layers = [Routing(2, 3, 3, n_out=6, n_kinds=n_kinds[0]), Routing(2, 3, 3, n_inp=6, n_out=4, n_kinds=n_kinds[1])]
+    layers = [layer.double() for layer in layers[:n_layers]]
+    repeated = []
+    for layer, n in zip(layers, n_inp, strict=False):
+        twin = Routing(2, 3, 3, n_inp=n, n_out=layer.n_out).double()
+        for p in layer.parameters():
+            torch.nn.init.normal_(p)
+        twin.load_state_dict({name: p.repeat_interleave(n // len(p), 0) for name, p in layer.state_dict().items()})
+        repeated.append(twin)
+    found = credit(layers, (a, mu), slice_votes=1000)
+    check_sums(layers, found, a, mu)
+    for name, t in credit(repeated, (a, mu))._asdict().items():
+        torch.testing.assert_close(getattr(found, name), t, msg=name)
+
+
 def test_masked_inputs_get_no_credit() -> None:
     layers, (a, mu) = stack(2), inputs(2)
     mask = torch.tensor([True] * 5 + [False] * 4).expand(2, 9)

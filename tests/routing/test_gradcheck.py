@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from capsroute.routing import IMPLS, route
+from capsroute import route
 from capsroute.testing import Shape, make_inputs
 from impls import ANYWHERE
 
@@ -13,19 +13,25 @@ SHAPES = {
     f"{'fixed' if i else 'any'} inputs, {'fixed' if j else 'any'} outputs": Shape(2, 5, 3, 2, 3, 2, i, j)
     for i, j in product((True, False), repeat=2)
 }
+SHAPES["kinds of inputs, any outputs"] = Shape(2, 6, 3, 2, 3, 2, fixed_out=False, n_kinds=2)
 
 
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("impl", ANYWHERE)
 def test_gradients_match_finite_differences(impl: str, name: str, agreement: str) -> None:
-    shape = SHAPES[name]
-    if reasons := IMPLS[impl].reasons_against(shape.case(agreement)):
-        pytest.skip("; ".join(reasons))
-    inputs = make_inputs(shape, dtype=torch.float64)
+    inputs = make_inputs(SHAPES[name], dtype=torch.float64)
     assert torch.autograd.gradcheck(
         lambda *args: tuple(route(*args, impl=impl, agreement=agreement, eps=1e-2)), list(inputs.values())
     )
+
+
+@pytest.mark.parametrize("impl", ANYWHERE)
+def test_gradients_of_mixed_kinds_match_finite_differences(impl: str) -> None:
+    """Where all kinds share some parameters."""
+    inputs = make_inputs(Shape(1, 6, 3, 2, 2, 2, n_kinds=3), dtype=torch.float64)
+    inputs |= {name: inputs[name][:1].detach().requires_grad_() for name in ("W", "beta_use")}
+    assert torch.autograd.gradcheck(lambda *args: tuple(route(*args, impl=impl, eps=1e-2)), list(inputs.values()))
 
 
 @pytest.mark.parametrize("impl", ["reference", "moments"])

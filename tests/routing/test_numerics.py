@@ -1,5 +1,7 @@
 """No NaN, no infinity, no variance below eps: for any finite float32 input."""
 
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -7,17 +9,16 @@ import torch
 from torch import Tensor
 
 from capsroute import Routing, route
-from capsroute.routing import IMPLS
 from capsroute.testing import Shape, make_inputs, run
 from impls import ANYWHERE
 
 SHARED = Shape(2, 50, 6, 2, 4, 3)
 FIXED = Shape(2, 50, 6, 2, 4, 3, fixed_inp=True)
-CASES = [
-    (impl, shape) for impl in ANYWHERE for shape in (SHARED, FIXED) if not IMPLS[impl].reasons_against(shape.case())
-]
+KINDS = Shape(2, 50, 6, 2, 4, 3, n_kinds=5)
 each_case = pytest.mark.parametrize(
-    ("impl", "shape"), CASES, ids=lambda x: x if isinstance(x, str) else f"{x.fixed_inp=}"
+    ("impl", "shape"),
+    list(product(ANYWHERE, (SHARED, FIXED, KINDS))),
+    ids=lambda x: x if isinstance(x, str) else f"{x.kinds} kinds",
 )
 SCALES = [1e-4, 1e-2, 1.0, 1e2, 1e4]
 OFFSETS = [1.0, 1e2, 1e3]
@@ -37,24 +38,22 @@ def assert_sound(inputs: dict[str, Tensor], impl: str, **settings: Any) -> dict[
 
 
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
-@pytest.mark.parametrize("n_iters", [3, 5])
 @pytest.mark.parametrize("scale", SCALES)
 @each_case
-def test_scaled_capsules_give_finite_results(
-    impl: str, shape: Shape, scale: float, n_iters: int, agreement: str
-) -> None:
+def test_scaled_capsules_give_finite_results(impl: str, shape: Shape, scale: float, agreement: str) -> None:
     inputs = inputs_of(shape)
     inputs["mu_inp"] *= scale
-    assert_sound(inputs, impl, n_iters=n_iters, agreement=agreement)
+    assert_sound(inputs, impl, n_iters=3, agreement=agreement)
+    assert_sound(inputs, impl, n_iters=5, agreement=agreement)
 
 
-@pytest.mark.parametrize("n_iters", [3, 5])
 @pytest.mark.parametrize("offset", OFFSETS)
 @each_case
-def test_tight_distant_capsules_give_finite_results(impl: str, shape: Shape, offset: float, n_iters: int) -> None:
+def test_tight_distant_capsules_give_finite_results(impl: str, shape: Shape, offset: float) -> None:
     inputs = inputs_of(shape)
     inputs["mu_inp"] = offset + 1e-2 * inputs["mu_inp"]
-    assert_sound(inputs, impl, n_iters=n_iters)
+    assert_sound(inputs, impl, n_iters=3)
+    assert_sound(inputs, impl, n_iters=5)
 
 
 @pytest.mark.parametrize("scale", EXTREMES)
@@ -87,12 +86,14 @@ def test_duplicated_inputs_give_finite_results(impl: str, shape: Shape, n_iters:
 def test_one_input_or_output_gives_finite_results(
     impl: str, shape: Shape, n_inp: int, n_out: int, n_iters: int
 ) -> None:
-    assert_sound(inputs_of(Shape(2, n_inp, n_out, 2, 4, 3, shape.fixed_inp)), impl, n_iters=n_iters)
+    n_kinds = shape.n_kinds if n_inp > 1 else 1
+    assert_sound(inputs_of(replace(shape, n_inp=n_inp, n_out=n_out, n_kinds=n_kinds)), impl, n_iters=n_iters)
 
 
-@pytest.mark.parametrize("impl", ANYWHERE)
-def test_no_inputs(impl: str) -> None:
-    found = assert_sound(inputs_of(Shape(2, 0, 6, 2, 4, 3)), impl)
+@each_case
+def test_no_inputs(impl: str, shape: Shape) -> None:
+    """With parameters of one kind, of none, and of several."""
+    found = assert_sound(inputs_of(replace(shape, n_inp=0)), impl)
     assert (found["a"] == 0).all()
     assert (found["mu"] == 0).all()
     assert (found["sig2"] == torch.tensor(1e-5)).all()
@@ -107,7 +108,7 @@ def test_no_samples(impl: str) -> None:
 
 @each_case
 def test_all_masked(impl: str, shape: Shape) -> None:
-    layer = Routing(2, 4, 3, n_inp=50 if shape.fixed_inp else None, n_out=6, impl=impl)
+    layer = Routing(2, 4, 3, n_out=6, n_kinds=shape.kinds, impl=impl)
     mu_inp = torch.randn(2, 50, 2, 4, requires_grad=True)
     out = layer(torch.zeros(2, 50), mu_inp, mask=torch.zeros(2, 50, dtype=torch.bool))
     assert (out.a == 0).all()
