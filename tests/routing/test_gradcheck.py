@@ -10,10 +10,10 @@ from capsroute.testing import Shape, make_inputs
 from impls import ANYWHERE
 
 SHAPES = {
-    f"{'fixed' if i else 'any'} inputs, {'fixed' if j else 'any'} outputs": Shape(2, 5, 3, 2, 3, 2, i, j)
+    f"{'fixed' if i else 'any'} inputs, {'fixed' if j else 'any'} outputs": Shape(2, 4, 3, 2, 2, 2, i, j)
     for i, j in product((True, False), repeat=2)
 }
-SHAPES["kinds of inputs, any outputs"] = Shape(2, 6, 3, 2, 3, 2, fixed_out=False, n_kinds=2)
+SHAPES["kinds of inputs, any outputs"] = Shape(2, 4, 3, 2, 2, 2, fixed_out=False, n_kinds=2)
 
 
 @pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
