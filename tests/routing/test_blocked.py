@@ -19,6 +19,7 @@ CASES = {
     f"{'fixed' if i else 'any'} inputs, {'fixed' if j else 'any'} outputs": Shape(2, 21, 11, 2, 3, 2, i, j)
     for i, j in product((True, False), repeat=2)
 }
+CASES["kinds of inputs"] = Shape(2, 21, 11, 2, 3, 2, n_kinds=3)
 PEAK = """
 import sys
 import torch
@@ -41,7 +42,7 @@ print(measure_own_peak(go(Shape(1, 512, 20_000, 1, 4, 4))))
 def count_blocks(shape: Shape, block_votes: int) -> list[int]:
     """Return the number of slices of samples, inputs and outputs."""
     B = (1, shape.n_out, shape.d_cov, shape.d_out)
-    return [len(slices) for slices in cut_blocks((shape.batch, shape.n_inp), B, block_votes)]
+    return [len(slices) for slices in cut_blocks((shape.batch, shape.n_inp), B, shape.kinds, block_votes)]
 
 
 @lru_cache(maxsize=1)
@@ -53,10 +54,17 @@ def targets(name: str, agreement: str) -> list[Target]:
 
 # blocks of one output, of several with a smaller last one, of some inputs with all outputs, and of a sample
 @pytest.mark.parametrize(
-    ("block_votes", "blocks"),
-    [(1, [2, 1, 11]), (100, [2, 1, 11]), (300, [2, 1, 4]), (400, [2, 3, 1]), (924, [2, 1, 1]), (1848, [1, 1, 1])],
+    ("agreement", "block_votes", "blocks"),
+    [
+        ("gaussian", 1, [2, 1, 11]),
+        ("gaussian", 300, [2, 1, 4]),
+        ("gaussian", 400, [2, 3, 1]),
+        ("gaussian", 924, [2, 1, 1]),
+        ("gaussian", 1848, [1, 1, 1]),
+        ("kmeans", 100, [2, 1, 11]),
+        ("kmeans", 400, [2, 3, 1]),
+    ],
 )
-@pytest.mark.parametrize("agreement", ["gaussian", "kmeans"])
 @pytest.mark.parametrize("name", CASES)
 def test_blocks_of_any_size_stay_within_budget(name: str, agreement: str, block_votes: int, blocks: list[int]) -> None:
     """In float64, for blocks are never so small in use."""
@@ -76,13 +84,17 @@ def test_many_outputs_and_infinite_scores_stay_within_budget(n_out: int, d_cov: 
     assert over_budget(samples, partial(route, block_votes=2**10)) == {}
 
 
-@pytest.mark.parametrize(("n_inp", "n_out", "block_votes", "blocks"), [(9, 2, 32, [1, 2, 1]), (4, 3, 18, [1, 1, 2])])
+@pytest.mark.parametrize(
+    ("n_inp", "n_kinds", "n_out", "block_votes", "blocks"), [(9, 3, 2, 32, [1, 2, 1]), (4, 2, 3, 18, [1, 1, 2])]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_match_finite_differences(
-    name: str, n_inp: int, n_out: int, block_votes: int, blocks: list[int]
+    name: str, n_inp: int, n_kinds: int, n_out: int, block_votes: int, blocks: list[int]
 ) -> None:
     """With votes cut by inputs, and by outputs."""
-    shape = Shape(1, n_inp, n_out, 1, 2, 2, CASES[name].fixed_inp, CASES[name].fixed_out)
+    case = CASES[name]
+    n_kinds = n_kinds if case.n_kinds > 1 else 1
+    shape = Shape(1, n_inp, n_out, 1, 2, 2, case.fixed_inp, case.fixed_out, n_kinds)
     assert count_blocks(shape, block_votes) == blocks
     inputs = list(make_inputs(shape, dtype=torch.float64).values())
     settings = 3, AGREEMENTS["gaussian"], 1e-2

@@ -17,11 +17,12 @@ LAYERS = {
     "any inputs": {"d_cov": 4, "d_inp": 4, "d_out": 4, "n_out": 7},
     "any inputs, long vectors": {"d_cov": 1, "d_inp": 64, "d_out": 2, "n_out": 7},
     "fixed inputs": {"d_cov": 4, "d_inp": 4, "d_out": 4, "n_inp": 20, "n_out": 7},
+    "kinds of inputs": {"d_cov": 4, "d_inp": 4, "d_out": 4, "n_out": 7, "n_kinds": 4},
 }
 
 
 def make_layer(name: str, **settings: Any) -> Routing:
-    layer = Routing(**LAYERS[name], **settings)
+    layer = Routing(**LAYERS[name], n_iters=2, **settings)  # every iteration adds seconds of tracing
     for p in layer.parameters():
         nn.init.normal_(p, std=0.3)
     return layer
@@ -38,9 +39,9 @@ def assert_close(found: Capsules, expected: Capsules, atol: float = 1e-4) -> Non
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_compile_full_graph_dynamic_inputs(name: str) -> None:
-    layer = make_layer(name, n_iters=2)  # every iteration adds seconds of tracing
+    layer = make_layer(name)
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
-    for n_inp in (20, 31, 8) if layer.n_inp is None else (20,):
+    for n_inp in (20,) if layer.n_inp else (20, 32, 8) if layer.n_kinds > 1 else (20, 31, 8):
         inputs = make_layer_inputs(layer, n_inp)
         out = compiled(*inputs)
         assert_close(out, layer(*inputs))
@@ -63,14 +64,14 @@ def test_compile_refuses_blocked() -> None:
         torch.compile(layer, fullgraph=True, backend="eager")(*make_layer_inputs(layer))
 
 
-@pytest.mark.parametrize("name", ["any inputs", "any inputs, long vectors"])
+@pytest.mark.parametrize("name", ["any inputs", "any inputs, long vectors", "kinds of inputs"])
 def test_export_saved_and_loaded_with_dynamic_inputs(name: str, tmp_path: Path) -> None:
     layer = make_layer(name)
     dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     program = torch.export.export(layer, make_layer_inputs(layer), dynamic_shapes=(dynamic, dynamic))
     torch.export.save(program, tmp_path / "layer.pt2")
     loaded = torch.export.load(tmp_path / "layer.pt2").module()
-    for n_inp, batch in ((20, 3), (31, 5), (2, 2)):
+    for n_inp, batch in ((20, 3), (32, 5), (8, 2)) if layer.n_kinds > 1 else ((20, 3), (31, 5), (2, 2)):
         inputs = make_layer_inputs(layer, n_inp, batch)
         out = loaded(*inputs)
         assert isinstance(out, Capsules)
@@ -103,16 +104,18 @@ def test_onnx_names_and_dynamic_inputs(name: str, tmp_path: Path) -> None:
         assert_close(Capsules(*map(torch.from_numpy, found)), layer(*inputs))
 
 
+@pytest.mark.parametrize("name", ["any inputs", "kinds of inputs"])
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_vmap_over_batch(impl: str) -> None:
-    layer = make_layer("any inputs", impl=impl)
+def test_vmap_over_batch(impl: str, name: str) -> None:
+    layer = make_layer(name, impl=impl)
     inputs = make_layer_inputs(layer)
     assert_close(vmap(layer)(*inputs), layer(*inputs), atol=1e-5)
 
 
+@pytest.mark.parametrize("n_kinds", [1, 4])
 @pytest.mark.parametrize("impl", ANYWHERE)
-def test_vmap_over_gradients(impl: str) -> None:
-    inputs = {name: t.detach() for name, t in make_inputs(Shape(3, 20, 7, 2, 3, 4)).items()}
+def test_vmap_over_gradients(impl: str, n_kinds: int) -> None:
+    inputs = {name: t.detach() for name, t in make_inputs(Shape(3, 20, 7, 2, 3, 4, n_kinds=n_kinds)).items()}
 
     def loss(W: Tensor, a_inp: Tensor, mu_inp: Tensor) -> Tensor:
         return route(**inputs | {"W": W, "a_inp": a_inp, "mu_inp": mu_inp}, impl=impl).mu.square().sum()
