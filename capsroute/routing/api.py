@@ -18,6 +18,7 @@ from . import blocked, moments, reference, triton
 from .agreement import Agreement, resolve_agreement
 from .capsules import Capsules, Step
 from .case import Case
+from .costs import estimate_ms
 from .packing import check_offsets, group_samples
 
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -46,25 +47,24 @@ IMPLS = {
 }
 
 FEATURES_PER_VOTE = 16
-"""Features per number of a vote up to which `moments` is the fastest (`benchmarks/` measures it)."""
-MIN_PLACES = 16
-"""Inputs of each kind from which sums over them take less time than models of each kind."""
-FEW_VOTES, FEW_VOTES_GPU = 2**15, 2**24
-"""Numbers in all votes up to which `reference` is the fastest, for it has the least overhead."""
+"""Features per number of a vote up to which `moments` is the fastest, where sizes are not known."""
+FEW_VOTES_GPU = 2**24
+"""Numbers in all votes up to which `reference` is the fastest on a GPU, for it has the least overhead."""
 
 
 def pick(case: Case) -> str:
     """Return the name of the implementation that `impl="auto"` means for a case."""
     if case.device == "cuda" and not triton.reasons_against(case):
         return "triton"
-    votes = case.d_cov * case.d_out
     # a captured graph must serve any number of inputs, so only eager mode looks at it
-    if not case.compiling:
-        few = FEW_VOTES if case.device == "cpu" else FEW_VOTES_GPU
-        if case.n_samples * case.n_inp * case.n_out * votes <= few:
-            return "reference"
-    few_kinds = case.n_kinds == 1 or (not case.compiling and case.n_places >= MIN_PLACES)
-    if few_kinds and not moments.reasons_against(case) and moments.n_features(case) <= FEATURES_PER_VOTE * votes:
+    if case.device == "cpu" and not case.compiling:
+        costs = estimate_ms(case)
+        return min((name for name in costs if not IMPLS[name].reasons_against(case)), key=costs.__getitem__)
+    votes = case.d_cov * case.d_out
+    if not case.compiling and case.n_samples * case.n_inp * case.n_out * votes <= FEW_VOTES_GPU:
+        return "reference"
+    small = case.n_kinds == 1 and moments.n_features(case) <= FEATURES_PER_VOTE * votes
+    if small and not moments.reasons_against(case):
         return "moments"
     return "reference" if blocked.reasons_against(case) else "blocked"
 
@@ -263,6 +263,7 @@ def check_arguments(
         dtype=reduce(torch.promote_types, [t.dtype for t in tensors]),
         device=mu_inp.device.type,
         compiling=torch.compiler.is_compiling(),
+        n_iters=n_iters,
     )
 
 

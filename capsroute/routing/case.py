@@ -22,6 +22,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     compiling: bool = False
+    n_iters: int = 3
 
     @property
     def n_places(self) -> int:

@@ -38,10 +38,13 @@ def reasons_against(case: Case) -> list[str]:
     return reasons
 
 
-def cut_blocks(x: Sequence[int], B: Sequence[int], block_votes: int) -> tuple[list[slice], list[slice], list[slice]]:
+def cut_blocks(
+    x: Sequence[int], B: Sequence[int], n_kinds: int, block_votes: int
+) -> tuple[list[slice], list[slice], list[slice]]:
     """Return slices of samples, inputs and outputs that make blocks, from the shapes of `x` and `B`.
 
-    A block holds several samples, or some inputs of one; where few of these fit beside all outputs, some outputs too.
+    A block holds several samples, or some inputs of one, of whole kinds or of a single one; where few of these fit
+    beside all outputs, some outputs too.
     """
     (n_samples, n_inp), (_, n_out, d_cov, d_out) = x[:2], B
     inputs, outputs = max(1, block_votes // (n_out * d_cov * d_out)), n_out
@@ -49,11 +52,18 @@ def cut_blocks(x: Sequence[int], B: Sequence[int], block_votes: int) -> tuple[li
         inputs = min(INPUTS_BESIDE_SOME_OUTPUTS, n_inp)
         outputs = max(1, block_votes // (inputs * d_cov * d_out))
     samples = max(1, inputs // max(1, n_inp)) if outputs == n_out else 1
-    samples, inputs, outputs = (
-        [slice(start, start + size) for start in range(0, max(1, n), size)]
-        for n, size in ((n_samples, samples), (n_inp, inputs), (n_out, outputs))
+    places = max(1, n_inp // max(1, n_kinds))
+    step = max(places, inputs // places * places)  # inputs from one group of kinds to the next
+    size = min(inputs, step)
+    return (
+        [slice(start, start + samples) for start in range(0, max(1, n_samples), samples)],
+        [
+            slice(start, min(start + size, kind + step))
+            for kind in range(0, max(1, n_inp), step)
+            for start in range(kind, kind + step, size)
+        ],
+        [slice(start, start + outputs) for start in range(0, max(1, n_out), outputs)],
     )
-    return samples, inputs, outputs
 
 
 class Route(Function):
@@ -62,7 +72,7 @@ class Route(Function):
     @staticmethod
     def forward(settings: Settings, a_inp: Tensor, x: Tensor, *params: Tensor) -> Tensors:  # pyright: ignore
         f, layer, buffers = torch.sigmoid(a_inp).unsqueeze(1), Params(*params), Buffers()
-        samples, inputs, outputs = cut_blocks(x.shape, layer.B.shape, settings.block_votes)
+        samples, inputs, outputs = cut_blocks(x.shape, layer.B.shape, len(layer.W), settings.block_votes)
         loops = [Loop(f[part], x[part], layer, inputs, outputs, buffers) for part in samples]
         runs = [loop.forward(settings) for loop in loops]
         steps, normalisers = (
@@ -103,7 +113,7 @@ class RouteBackward(Function):
         f, layer, buffers = torch.sigmoid(a_inp).unsqueeze(1), Params(*params), Buffers()
         if saved[-1].numel():
             buffers["saved V"] = saved[-1]
-        samples, inputs, outputs = cut_blocks(x.shape, layer.B.shape, settings.block_votes)
+        samples, inputs, outputs = cut_blocks(x.shape, layer.B.shape, len(layer.W), settings.block_votes)
         dW, dB, *dbetas = map(torch.zeros_like, params)
         dparams = Params(dW, dB, *map(to_float64, dbetas))
         douts, runs = (da.unsqueeze(-1), dmu.flatten(-2), dsig2.flatten(-2)), []
@@ -151,10 +161,8 @@ def route(
     settings = Settings(n_iters, agreement, eps, block_votes or default)
     batch = a_inp.shape[:-1]
     n_samples, n_inp = math.prod(batch), mu_inp.shape[-3]
-    # blocks may cut a kind in two, so each input gets its own parameters
-    params = [
-        p if p.shape[0] == 1 else p.repeat_interleave(n_inp // max(1, len(p)), 0) for p in (W, B, beta_use, beta_ign)
-    ]
+    # weights stay those of a kind, for they may be many; each input gets its own biases and betas
+    params = [p if len(p) == 1 else p.repeat_interleave(n_inp // max(1, len(p)), 0) for p in (B, beta_use, beta_ign)]
     a_inp, mu_inp = a_inp.reshape(n_samples, *a_inp.shape[-1:]), mu_inp.reshape(n_samples, *mu_inp.shape[-3:])
-    outs = Route.apply(settings, a_inp, mu_inp, *params)
+    outs = Route.apply(settings, a_inp, mu_inp, W, *params)
     return Capsules(*(out.reshape(*batch, *out.shape[1:]) for out in outs[:3]))

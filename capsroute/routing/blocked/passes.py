@@ -35,14 +35,16 @@ class Settings(NamedTuple):
 class Params(NamedTuple):
     """Parameters of a layer, or their gradients."""
 
-    W: Tensor  # [i|1, j|1, d, h]
+    W: Tensor  # [k|1, j|1, d, h]
     B: Tensor  # [i|1, j, c, h]
     beta_use: Tensor  # [i|1, j|1]
     beta_ign: Tensor  # [i|1, j|1]
 
-    def narrow(self, inputs: slice, outputs: slice = EVERY) -> "Params":
-        """Return views of the parameters of some inputs and outputs."""
-        per_input = (p if p.shape[0] == 1 else p[inputs] for p in self)
+    def narrow(self, inputs: slice, n_inp: int, outputs: slice = EVERY) -> "Params":
+        """Return views of the parameters of some of `n_inp` inputs, and of some outputs."""
+        places = max(1, n_inp // max(1, len(self.W)))
+        kinds = slice(inputs.start // places, -(-inputs.stop // places))
+        per_input = (p if len(p) == 1 else p[part] for p, part in zip(self, (kinds, *[inputs] * 3), strict=True))
         return Params(*(p if p.shape[1] == 1 else p[:, outputs] for p in per_input))
 
     def add_beta_grads_(self, da: Tensor, D_use: Tensor, D_ign: Tensor) -> None:
@@ -165,7 +167,8 @@ class Block:
         (b, i, c, _), (W, B, *_), V = self.x.shape, self.params, self.buffer("V", self.size)
         votes, (_, j, _, h) = V.unflatten(2, B.shape[2:]), W.shape  # [b, j, c, h, i]
         if W.shape[0] != 1:
-            Wx = torch.einsum("bicd,ijdh->bjchi", self.x, W)
+            x = self.x.unflatten(1, (len(W), i // max(1, len(W))))
+            Wx = torch.einsum("bkpcd,kjdh->bjchkp", x, W).flatten(-2)
         else:
             in_place = c == 1 and j == B.shape[1]  # only then the product is laid out as the votes are
             product = V.view(b, 1, j * h, i) if in_place else self.buffer("spare", (b, c, j * h, i))
@@ -183,8 +186,10 @@ class Block:
         if W.shape[1] == 1:
             dV = dV.sum(1, keepdim=True)
         if W.shape[0] != 1:
-            dparams.W.add_(torch.einsum("bjchi,bicd->ijdh", dV, x))
-            return torch.einsum("bjchi,ijdh->bicd", dV, W)
+            kinds = len(W), x.shape[1] // max(1, len(W))
+            x, dV = x.unflatten(1, kinds), dV.unflatten(-1, kinds)
+            dparams.W.add_(torch.einsum("bjchkp,bkpcd->kjdh", dV, x))
+            return torch.einsum("bjchkp,kjdh->bkpcd", dV, W).flatten(1, 2)
         dV, x = dV.transpose(1, 2).flatten(2, 3), x.transpose(1, 2)  # [b, c, jh, i], [b, c, i, d]
         # a GPU sums a long axis in parts, and so more exactly, only when it is a single one
         dW = (dV @ x).sum((0, 1)) if x.device.type == "cpu" else torch.einsum("bcvi,bcid->vd", dV, x)
@@ -267,7 +272,7 @@ class Loop:
         x, f, n_out = self.x[:, part], self.f[..., part], self.params.B.shape[1]
         for out in self.outputs:
             if self.block is None or not self.single:
-                self.block = Block(x, f, self.params.narrow(part, out), n_out, self.buffers)
+                self.block = Block(x, f, self.params.narrow(part, self.x.shape[1], out), n_out, self.buffers)
                 if backward:
                     self.block.start_backward()
                 if mu is not None:
@@ -324,7 +329,7 @@ class Loop:
                     )
                     total = reduce(torch.add, map(to_float64, each)).to(f)
                 for out, block in self.blocks(part, mu, backward=True):
-                    terms_j, dsums_j, dp = None, [d[:, out] for d in dsums], dparams.narrow(part, out)
+                    terms_j, dsums_j, dp = None, [d[:, out] for d in dsums], dparams.narrow(part, self.x.shape[1], out)
                     terms_j = terms.narrow(out) if terms else None
                     D_dD = block.shares_backward(dsums_j, terms_j, norm)
                     dterms_j = block.votes_backward(dsums_j, terms_j, D_dD if total is None else total)
@@ -336,7 +341,9 @@ class Loop:
                         dp.add_beta_grads_(dsums_j[0], block.D_use, f_i - block.D_use)
                     if iteration == 0 or not self.single:  # a single block collects dV over all iterations
                         dx[:, part] += block.form_votes_backward(dp, own_B)
-                da_inp[..., part] -= f_i * (dsums[0] * params.narrow(part).beta_ign.mT).sum(1, keepdim=True)
+                da_inp[..., part] -= f_i * (dsums[0] * params.narrow(part, self.x.shape[1]).beta_ign.mT).sum(
+                    1, keepdim=True
+                )
             if not own_betas:
                 D, data = to_float64(sums.D), to_float64(f.sum(-1, keepdim=True))
                 dparams.add_beta_grads_(dsums[0], D, data - D)
