@@ -5,6 +5,7 @@ import gc
 import itertools
 import json
 import os
+import platform
 import signal
 import sys
 import threading
@@ -15,22 +16,26 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 from typer.core import TyperGroup
 
 from .. import __version__
 from ..nets import SST, SmallNORB
 from ..nets.hub import read_weights
 from ..pretrained import ALIASES, HOME, SHIPPED
+from ..routing import IMPLS, pick
 from ..routing.agreement import AGREEMENTS
+from ..testing import SHAPES
 from . import data as datasets
 from .data import smallnorb, sst
 from .errors import EXTRAS, StoppedError, UserError, needs_extra
 from .formatting import percent
-from .info import list_devices, list_implementations, list_versions, make_table
 from .training.config import SettingError, change_settings
-from .training.environment import Environment
+from .training.environment import Environment, package_version
 from .training.experiments import EXPERIMENTS, make_config, make_task, saved_config
+from .training.language import LanguageConfig
 from .training.runs import RunFolder
 from .training.weights import find_weights, training_command
 
@@ -182,13 +187,10 @@ def replicate(
     summary = train_seeds(config, folder, seeds, environment, fabric, note=note, console=console)
     if not fabric.is_global_zero:
         return
-    table = make_table("seed", "right", "of", "accuracy", "seconds", title=f"{experiment}, final weights, test split")
-    for row in summary["runs"]:
-        counts = f"{row['right']:,}", f"{row['total']:,}"
-        table.add_row(str(row["seed"]), *counts, percent(row["accuracy"]), f"{row['seconds']:.0f}")
     spread = summary["standard deviation"]
     deviation = "" if spread is None else f", standard deviation {100 * spread:.2f}"
-    console.print(table, f"mean {100 * summary['mean']:.2f}%{deviation}\n{folder / 'replicate.json'}")
+    title = f"{experiment}, final weights, test split"
+    console.print(f"{title}: mean {percent(summary['mean'])}{deviation}\n{folder / 'replicate.json'}")
 
 
 @app.command("eval", epilog="Example: capsroute eval smallnorb --split test")
@@ -206,10 +208,11 @@ def evaluate(
     if split not in ("test", "train", "validation"):
         raise SettingError(f"split: expected test, train or validation, got {split!r}")
     weights = find_weights(name)
-    encoder = [f"encoder={weights.encoder()}"] if "encoder" in weights.settings() else []
-    task = make_task(change_settings(weights.config(on), [*encoder, *(settings or [])]))
+    config, encoder = weights.config(on), weights.encoder()
+    own = [f"encoder={encoder}"] if encoder and isinstance(config, LanguageConfig) else []
+    task = make_task(change_settings(config, [*own, *(settings or [])]))
     fabric = Environment(accelerator).launch()
-    scores = score_network(task.restore(weights.folder), task, fabric, split=split, progress=not as_json)
+    scores = score_network(task.restore(weights.folder), task, fabric, split, progress=not as_json)
     result = task.measure(scores, split)
     if as_json:
         typer.echo(json.dumps(result.to_dict() | {"split": split}))
@@ -226,12 +229,13 @@ def predict(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Print the sentiment of sentences, by weights trained on texts."""
-    from .predict import TextClassifier, format_prediction, read_lines
+    from .predict import TextClassifier, format_prediction
 
     classifier = TextClassifier(name, encoder, device)
     if "triton" not in sys.modules:  # which would report frozen objects as leaked
         gc.freeze()  # what was loaded stays to the end: collections need not visit it
-    lines = iter(texts) if texts else read_lines(sys.stdin.buffer)
+    stdin = (line.decode("utf-8", "replace").rstrip("\r\n") for line in sys.stdin.buffer)
+    lines = iter(texts) if texts else stdin
     batch_size = 1 if not texts and sys.stdin.isatty() else 32
     while batch := list(itertools.islice(lines, batch_size)):
         for prediction in classifier(batch):
@@ -358,7 +362,44 @@ def info(
         kind = torch.device(device).type
     except RuntimeError:
         raise typer.BadParameter(f"device: expected a name such as cpu, cuda or mps, got {device!r}") from None
-    Console().print(list_versions(), list_devices(), *list_implementations(kind, agreement))
+    versions = make_table("package", "version", title="Versions")
+    versions.add_row("python", platform.python_version())
+    for package in ("capsroute", "torch", "numpy", "triton", "onnx", "onnxruntime"):
+        versions.add_row(package, package_version(package))
+    devices = make_table("device", "name", title="Devices")
+    devices.add_row("cpu", f"{torch.get_num_threads()} threads")
+    for k in range(torch.cuda.device_count()):
+        memory = torch.cuda.get_device_properties(k).total_memory / 2**30
+        devices.add_row(f"cuda:{k}", f"{torch.cuda.get_device_name(k)}, {memory:.0f} GiB")
+    if torch.backends.mps.is_available():
+        devices.add_row("mps", "Apple GPU")
+    Console().print(versions, devices, *list_implementations(kind, agreement))
+
+
+def list_implementations(device: str, agreement: str) -> tuple[Table, str]:
+    """Return a table of the implementations that can run each named shape, and why others cannot."""
+    table = make_table("shape", "inputs → outputs", "capsules", *IMPLS, title=f"Implementations on {device}")
+    notes: list[str] = []
+    for name, shape in SHAPES.items():
+        case = shape.case(agreement, device)
+        cells = []
+        for impl, row in IMPLS.items():
+            reasons = row.reasons_against(case)
+            notes += [reason for reason in reasons if reason not in notes]
+            numbers = ", ".join(str(notes.index(reason) + 1) for reason in reasons)
+            cells.append(f"no ({numbers})" if reasons else "auto" if impl == pick(case) else "yes")
+        sizes = f"{shape.batch} x {shape.n_inp:,} → {shape.n_out:,}"
+        capsules = f"{shape.d_cov}x{shape.d_inp} → {shape.d_cov}x{shape.d_out}"
+        table.add_row(name, sizes, capsules, *cells)
+    return table, "\n".join(f"({k}) {note}" for k, note in enumerate(notes, start=1))
+
+
+def make_table(*columns: str, title: str) -> Table:
+    """Return a table that wraps long names instead of cutting them."""
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def find_dataset(name: str, folder: Path | None) -> tuple[Any, Path]:

@@ -61,8 +61,5 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested mappings as one, their names joined by dots."""
     result: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            result |= flat(value, f"{prefix}{name}.")
-        else:
-            result[f"{prefix}{name}"] = value
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return result

@@ -1,8 +1,8 @@
 """Sentiment of texts by a trained network and its encoder; imports nothing that only training needs."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -70,12 +70,6 @@ class TextClassifier:
             label = max(probabilities, key=probabilities.__getitem__)
             predictions[k] = Prediction(texts[k], label, probabilities, len(t.ids), t.truncated)
         return predictions
-
-
-def read_lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines of text; bytes that are not UTF-8 are replaced."""
-    for line in stream:
-        yield line.decode("utf-8", "replace").rstrip("\r\n")
 
 
 def format_prediction(prediction: Prediction, as_json: bool) -> str:

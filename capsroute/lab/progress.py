@@ -1,20 +1,14 @@
 """The progress bar of the lab, and messages, from the first of several processes."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-class Advance(Protocol):
-    """Moves a bar forward by `n` and, where one is passed, replaces its label."""
-
-    def __call__(self, n: float = 1, label: str | None = None) -> None: ...
 
 
 @contextmanager
@@ -26,8 +20,8 @@ def progress_bar(
     show: bool = True,
     in_bytes: bool = False,
     console: "Console | None" = None,
-) -> Iterator[Advance]:
-    """Draw a bar and yield the function that moves it.
+) -> Iterator[Callable[..., None]]:
+    """Draw a bar and yield a function that moves it by `n=1` and, if it gets a `label`, replaces the text.
 
     Nothing is drawn outside a terminal, in processes other than rank 0, or where `rich` is not installed.
 

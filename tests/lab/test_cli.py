@@ -52,8 +52,11 @@ def test_info_names_shapes_and_obstacles() -> None:
     output = succeed("info")
     assert all(name in output for name in SHAPES)
     assert "torch" in output
-    assert "parameters differ between inputs" in output
-    assert "the device has no float64" in succeed("info", "--device", "mps")
+    assert "auto" in output
+    on_mps = " ".join(succeed("info", "--device", "mps").split())
+    assert "no (1)" in on_mps
+    assert "(1) " in on_mps.partition("no (1)")[2]
+    assert "the device has no float64" in on_mps
 
 
 @pytest.mark.parametrize("bad", [["--agreement", "cauchy"], ["--device", "toaster"]])

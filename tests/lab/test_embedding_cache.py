@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsroute.lab.array_files import map_array, write_array
+from capsroute.lab.atomic_files import map_array, write_array
 from capsroute.lab.encoders import Embeddings, embed
 from capsroute.lab.errors import UserError
 from conftest import ROOT

@@ -18,8 +18,8 @@ from conftest import ROOT
 
 LIBRARY = ("routing", "layers", "nets", "credit", "pretrained", "testing", "__init__")
 LAB = (
-    *("errors", "formatting", "atomic_files", "array_files", "progress", "environment_variables"),
-    *("data", "encoders", "baselines", "analysis", "training", "info", "predict", "report", "demo", "cli", "__init__"),
+    *("errors", "formatting", "atomic_files", "progress", "environment_variables"),
+    *("data", "encoders", "baselines", "analysis", "training", "predict", "report", "demo", "cli", "__init__"),
 )
 ORDER = [*LIBRARY, *(f"lab.{part}" for part in LAB), "__main__"]  # each may import those before it
 IMPLEMENTATIONS = ("reference", "moments", "blocked", "triton")

@@ -19,7 +19,7 @@ from capsroute.lab.errors import StoppedError, UserError
 from capsroute.lab.training.environment import Environment
 from capsroute.lab.training.regime import mix, mixed_loss, plan_epoch
 from capsroute.lab.training.runs import CheckpointError, RunFolder, read_checkpoint
-from capsroute.lab.training.step import Snapshot, WithAuxiliaryReadouts, find_capture_obstacle
+from capsroute.lab.training.step import WithAuxiliaryReadouts, copy_tensors, find_capture_obstacle
 from capsroute.lab.training.trainer import NonFiniteLossError, Trainer
 from conftest import ROOT
 from tiny import Tiny, TinyConfig, run_tiny
@@ -263,19 +263,20 @@ def test_failed_capture_falls_back_to_plain_steps(tmp_path: Path) -> None:
     assert trainer.step.record[0].isfinite().all()
 
 
-def test_snapshot_restores_updated_state() -> None:
+def test_copied_tensors_restore_state_in_place() -> None:
     parameter, counts = torch.nn.Parameter(torch.randn(3)), torch.arange(3)
-    snapshot = Snapshot([parameter, counts])
-    with torch.no_grad():
-        parameter.mul_(2)
-    snapshot.update()
+    state, places = [parameter, counts], [parameter.data_ptr(), counts.data_ptr()]
+    copies = [torch.zeros_like(t) for t in state]
+    copy_tensors(state, copies)
     expected = parameter.detach().clone()
     with torch.no_grad():
         parameter.add_(1)
     counts.zero_()
-    snapshot.restore()
+    copy_tensors(copies, state)
     assert torch.equal(parameter, expected)
     assert torch.equal(counts, torch.arange(3))
+    assert [t.data_ptr() for t in state] == places
+    assert parameter.requires_grad
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from Linux")

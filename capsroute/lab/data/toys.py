@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..array_files import map_array, write_array
+from ..atomic_files import map_array, write_array
 from ..progress import progress_bar
 from .checks import check_integer, check_split
 from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..array_files import map_array, write_array
+from ..atomic_files import map_array, write_array
 from ..errors import UserError, needs_extra
 from ..progress import print_once, progress_bar
 from .encoder import Encoder, hash_texts

@@ -1,7 +1,5 @@
 """Scores of a network on a split, and accuracy computed from them."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from lightning.fabric import Fabric
@@ -17,31 +15,24 @@ EVAL_BATCH = {"cuda": 200}  # a CPU is fastest while a batch fits into its cache
 
 
 @torch.inference_mode()
-def compute_scores(
-    network: nn.Module, source: Source, fabric: Fabric, advance: Callable[[int], None] | None = None
-) -> Tensor:
-    """Return the class scores of every sample, [n, classes] on the CPU; processes share the work."""
+def compute_scores(network: nn.Module, source: Source, fabric: Fabric, label: str = "") -> Tensor:
+    """Return the class scores of every sample, [n, classes] on the CPU, under a progress bar if it has a label."""
     was_training = network.training
     network.eval()
-    parameter = next(network.parameters())
-    batch_size = EVAL_BATCH.get(parameter.device.type, 20)
-    n, world = len(source), fabric.world_size
-    each = -(-n // world)  # the same for all processes: the last ones repeat the last sample
+    parameter, n = next(network.parameters()), len(source)
+    each = -(-n // fabric.world_size)  # the same for all processes: the last ones repeat the last sample
     rows = torch.arange(fabric.global_rank * each, (fabric.global_rank + 1) * each).clamp(max=n - 1)
     parts = []
-    for batch in rows.split(batch_size):
-        inputs = (x.to(parameter.dtype) for x in source.batch(batch.to(parameter.device)))
-        with torch.backends.cudnn.flags(allow_tf32=False):  # results in full precision
-            parts.append(network(*inputs).a.float())
-        if advance:
+    with progress_bar(label, n, show=bool(label)) as advance:
+        for batch in rows.split(EVAL_BATCH.get(parameter.device.type, 20)):
+            inputs = (x.to(parameter.dtype) for x in source.batch(batch.to(parameter.device)))
+            with torch.backends.cudnn.flags(allow_tf32=False):  # results in full precision
+                parts.append(network(*inputs).a.float())
             advance(len(batch))
     network.train(was_training)
-    scores = torch.cat(parts)
-    if world > 1:
-        gathered = fabric.all_gather(scores)
-        assert isinstance(gathered, Tensor)
-        scores = gathered.flatten(0, 1)[:n]
-    return scores.cpu()
+    scores = fabric.all_gather(torch.cat(parts))  # [processes, each, classes]; one process adds no axis
+    assert isinstance(scores, Tensor)
+    return scores.flatten(0, -2)[:n].cpu()
 
 
 def summarise_scores(scores: Tensor, target: Tensor, batch_size: int) -> dict[str, float]:
@@ -61,15 +52,13 @@ def standard_deviation(t: Tensor) -> float:
     return t.std().item() if len(t) > 1 else 0.0
 
 
-def score_network(
-    network: nn.Module, task: Task, fabric: Fabric, *, split: str = "test", progress: bool = True
-) -> Tensor:
+def score_network(network: nn.Module, task: Task, fabric: Fabric, split: str, *, progress: bool = True) -> Tensor:
     """Return the class scores of a network on a split, [n, classes]."""
     source = task.source(split, fabric.device)
     if source is None:
         raise ValueError(f"split: expected one with samples, {split} has none (held_out=0)")
-    with progress_bar(f"scoring {len(source):,} {task.samples}", len(source), show=progress) as advance:
-        return compute_scores(network.to(fabric.device), source, fabric, advance)
+    label = f"scoring {len(source):,} {task.samples}" if progress else ""
+    return compute_scores(network.to(fabric.device), source, fabric, label)
 
 
 def score_run(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = True) -> tuple[Tensor, Result]:
@@ -78,7 +67,7 @@ def score_run(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = Tr
     if fabric.broadcast(run.scores.exists()):
         scores = load_file(run.scores)["scores"]
     else:
-        scores = score_network(network, task, fabric, progress=progress)
+        scores = score_network(network, task, fabric, "test", progress=progress)
     result = task.measure(scores, "test")
     if fabric.is_global_zero:
         write_atomically(run.scores, save({"scores": scores.contiguous()}))

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+EPS = 1e-8  # added to the square root of the second moment
+
 
 def step_sizes(lr: float, beta1: float, beta2: float, step: int) -> tuple[float, float, float]:
     """Return the new gradient's weight in the first moment, and the step sizes with and without rectification."""
@@ -28,18 +30,11 @@ class ScheduledRAdam:
         params: Parameters on one device.
         schedule: Learning rate and beta1 of every step of the run.
         beta2: Decay of the second moment.
-        eps: Added to its square root.
     """
 
-    def __init__(
-        self,
-        params: Iterable[nn.Parameter],
-        schedule: Iterable[tuple[float, float]],
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-    ):
+    def __init__(self, params: Iterable[nn.Parameter], schedule: Iterable[tuple[float, float]], beta2: float = 0.999):
         self.params: list[Tensor] = list(params)
-        self.beta2, self.eps = beta2, eps
+        self.beta2 = beta2
         flat = torch.cat([_flatten(p.detach(), p) for p in self.params])
         dtype = torch.promote_types(flat.dtype, torch.float32)  # moments of half-precision weights need more digits
         self.avg, self.avg_sq = (torch.zeros_like(flat, dtype=dtype) for _ in range(2))  # [n] first, second moment
@@ -54,7 +49,7 @@ class ScheduledRAdam:
         weight, rectified, plain = self.sizes.index_select(0, number)[0].unbind()
         self.avg.lerp_(grad, weight)
         self.avg_sq.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
-        size = self.avg_sq.sqrt().add_(self.eps).div_(rectified).reciprocal_().add_(plain)
+        size = self.avg_sq.sqrt().add_(EPS).div_(rectified).reciprocal_().add_(plain)
         torch._foreach_addcmul_(self.params, self._views(self.avg), self._views(size))  # pyright: ignore[reportPrivateImportUsage]
 
     def state(self) -> dict[str, Tensor]:

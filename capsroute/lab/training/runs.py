@@ -1,6 +1,5 @@
 """The folder of a run: settings, record, logs, checkpoint, weights."""
 
-import csv
 import json
 from datetime import datetime
 from pathlib import Path
@@ -30,12 +29,9 @@ class Log:
         self.path, self.columns = path, columns
 
     def add(self, **values: float) -> None:
-        new = not self.path.exists()
         with self.path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(values)
+            row = [str(values[name]) for name in self.columns]
+            file.writelines(",".join(line) + "\n" for line in ([row] if file.tell() else [self.columns, row]))
 
     def truncate(self, step: int) -> None:
         """Remove rows after a step, and a last line that was cut short when the process was killed."""
@@ -45,14 +41,13 @@ class Log:
 
     def read(self) -> dict[str, np.ndarray]:
         """Return the columns by name, or an empty dict if there is no row."""
-        rows = self._rows() if self.path.exists() else []
+        rows = self._rows()
         return dict(zip(self.columns, np.array(rows, float).T, strict=True)) if rows else {}
 
     def _rows(self) -> list[list[str]]:
         """Return the complete rows as text."""
-        rows = [
-            line.split(",") for line in self.path.read_text().split("\n")[1:-1]
-        ]  # what no newline ends is cut short
+        text = self.path.read_text() if self.path.exists() else ""
+        rows = [line.split(",") for line in text.split("\n")[1:-1]]  # what no newline ends is cut short
         return [row for row in rows if len(row) == len(self.columns)]
 
 

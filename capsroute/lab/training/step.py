@@ -41,19 +41,11 @@ class WithAuxiliaryReadouts(nn.Module):
             self.scores.append(readout(out.mu.flatten(1)))
 
 
-class Snapshot:
-    """A copy of tensors that are changed in place, to restore them from."""
-
-    def __init__(self, tensors: Iterable[Tensor]):
-        self.pairs = [(t.detach(), t.detach().clone()) for t in tensors]
-
-    def update(self) -> None:
-        for t, copy in self.pairs:
-            copy.copy_(t)
-
-    def restore(self) -> None:
-        for t, copy in self.pairs:
-            t.copy_(copy)
+@torch.no_grad()
+def copy_tensors(sources: Iterable[Tensor], targets: Iterable[Tensor]) -> None:
+    """Copy values in place, into the memory that parameters and captured graphs use."""
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)
 
 
 class TrainingStep:
@@ -102,8 +94,7 @@ class TrainingStep:
         plan = plan_epoch(self.config, len(self.source), seed=self.config.seed, epoch=epoch, n_noise=n_noise)
         if self.plan is None:
             self.plan = EpochPlan(*(torch.empty_like(t, device=self.position.device) for t in plan))
-        for t, new in zip(self.plan, plan, strict=True):
-            t.copy_(new)  # in place: a captured graph reads this memory
+        copy_tensors(plan, self.plan)
 
     def __call__(self) -> None:
         if self.number % self.per_epoch == 0 or self.plan is None:
@@ -146,20 +137,21 @@ class TrainingStep:
     def capture(self) -> None:
         """Capture a step as a CUDA graph: one launch, where hundreds would take longer than their kernels."""
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        before, graph = Snapshot([*self.state(), self.record, self.position]), torch.cuda.CUDAGraph()
+        changed, graph = [*self.state(), self.record, self.position], torch.cuda.CUDAGraph()
+        before = [t.detach().clone() for t in changed]
         try:
             side.wait_stream(current)
             with torch.cuda.stream(side):
                 for _ in range(3):  # warm-up: libraries choose algorithms and allocate
                     self.run()
-                    before.restore()
+                    copy_tensors(before, changed)
             current.wait_stream(side)
             with torch.cuda.graph(graph):
                 self.run()
         finally:
             torch.cuda.set_stream(current)  # a failed capture leaves its own
             torch.cuda.synchronize()
-            before.restore()
+            copy_tensors(before, changed)
         self.launch = graph.replay
 
 

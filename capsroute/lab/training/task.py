@@ -50,13 +50,11 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, rows: Tensor) -> Inputs:
-        """Return the network's inputs for these samples."""
-        ...
+    # the network's inputs for these samples
+    def batch(self, rows: Tensor) -> Inputs: ...
 
-    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs:
-        """Return the same, augmented by the random numbers `noise` [b, n_noise]."""
-        ...
+    # the same, augmented by the random numbers `noise` [b, n_noise]
+    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs: ...
 
 
 class Task(Protocol):
@@ -69,25 +67,20 @@ class Task(Protocol):
     @property
     def config(self) -> Config: ...
 
-    def network(self) -> nn.Module:
-        """Return a new network, initialised from torch's random numbers; its output has class scores as `a`."""
-        ...
+    # a new network, initialised from torch's random numbers; its output has class scores as `a`
+    def network(self) -> nn.Module: ...
 
-    def restore(self, folder: Path) -> nn.Module:
-        """Load a trained network."""
-        ...
+    # a trained one
+    def restore(self, folder: Path) -> nn.Module: ...
 
-    def source(self, split: str, device: torch.device) -> Source | None:
-        """Return the samples of `train`, `validation` or `test`, or None if nothing is held out for validation."""
-        ...
+    # samples of `train`, `validation` or `test`, or None if nothing is held out for validation
+    def source(self, split: str, device: torch.device) -> Source | None: ...
 
-    def describe(self) -> dict[str, Any]:
-        """Return facts about the data, for the run's record."""
-        ...
+    # facts about the data, for the run's record
+    def describe(self) -> dict[str, Any]: ...
 
-    def measure(self, scores: Tensor, split: str) -> Result:
-        """Return the accuracy of scores [n, classes] on a split."""
-        ...
+    # accuracy of scores [n, classes] on a split
+    def measure(self, scores: Tensor, split: str) -> Result: ...
 
 
 def limit_samples(data: SomeData, n: int, limit: int | None) -> SomeData:

@@ -16,11 +16,11 @@ from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from torch import Tensor, nn
 
 from ..errors import StoppedError, UserError
-from ..progress import Advance, progress_bar
+from ..progress import progress_bar
 from .environment import Environment, describe_environment
 from .evaluate import compute_scores, standard_deviation, summarise_scores
 from .runs import Log, RunFolder, read_checkpoint, save_checkpoint
-from .step import Snapshot, TrainingStep, WithAuxiliaryReadouts, find_capture_obstacle
+from .step import TrainingStep, WithAuxiliaryReadouts, copy_tensors, find_capture_obstacle
 from .task import Task
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Trainer:
         self.steps, self.per_epoch = self.step.steps, self.step.per_epoch
         self.row_start = 0  # first step of the log's open row
         self.seconds, self.start_time = 0.0, 0.0
-        self.snapshot: tuple[int, Snapshot] | None = None  # step and state at the end of the last row
+        self.snapshot: tuple[int, list[Tensor]] | None = None  # step and state at the end of the last row
         self.tensorboard: Any = None
 
     def train(
@@ -168,7 +168,7 @@ class Trainer:
                 self.step.capture()
             except RuntimeError as error:  # any other failure comes again without the capture
                 self.obstacle = f"it cannot be captured: {str(error).splitlines()[0]}"
-        self.snapshot = self.step.number, Snapshot(self.step.state())
+        self.snapshot = self.step.number, [t.detach().clone() for t in self.step.state()]
 
     def _save_network(self) -> None:
         """Save the final weights for `from_pretrained`, and complete the record."""
@@ -195,13 +195,13 @@ class Trainer:
             self._stop_at_non_finite_loss(rows)
         return rows
 
-    def _end_row(self, advance: Advance) -> None:
+    def _end_row(self, advance: Callable[..., None]) -> None:
         """Write the log's row, means and deviations over its batches, and keep the state for repeating later steps."""
         assert self.snapshot is not None
         rows = self._read_open_row()
         self.row_start = self.step.number
         self.snapshot = self.step.number, self.snapshot[1]
-        self.snapshot[1].update()
+        copy_tensors(self.step.state(), self.snapshot[1])
         if not self.fabric.is_global_zero:
             return
         loss, accuracy = rows.unbind(1)
@@ -255,8 +255,8 @@ class Trainer:
 
     def _load_checkpoint(self) -> None:
         tensors, facts = read_checkpoint(self.run.checkpoint)
-        for name, t in self._state().items():
-            t.copy_(tensors[name])
+        state = self._state()
+        copy_tensors([tensors[name] for name in state], state.values())
         self.step.number, self.seconds = facts["step"], facts["seconds"]
         self.row_start = self.step.number - len(tensors["record"])
         self._open_row().copy_(tensors["record"])
@@ -265,7 +265,7 @@ class Trainer:
         """Repeat the steps before the bad one, save their state and the bad batch, and raise the error."""
         assert self.snapshot is not None
         start, snapshot = self.snapshot
-        snapshot.restore()
+        copy_tensors(snapshot, self.step.state())
         bad = self.row_start + int((~rows[:, 0].isfinite()).int().argmax())
         self.step.seek(start)
         while self.step.number < bad:

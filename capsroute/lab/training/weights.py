@@ -1,8 +1,9 @@
 """Weights by the name a user gives: a run's folder, a folder of weights, or the name of shipped weights."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...pretrained import ALIASES, HOME, SHIPPED
 from ..errors import UserError
@@ -28,13 +29,6 @@ class Weights(NamedTuple):
     run: RunFolder | None  # that trained them
     experiment: str | None  # that trained them, if they are shipped
 
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments of the network's class."""
-        try:
-            return dict(json.loads((self.folder / "config.json").read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise UserError(f"{self.folder / 'config.json'}: expected the settings of a network ({error})") from error
-
     def config(self, experiment: str | None = None) -> ExperimentConfig:
         """Return the config they were trained with, or, if that is not known, that of an experiment."""
         if self.run:
@@ -46,7 +40,11 @@ class Weights(NamedTuple):
     def encoder(self) -> str:
         """Return the encoder a network for texts needs: the folder beside its weights, or the name it was given."""
         beside = self.folder / "encoder"
-        return str(beside) if beside.is_dir() else str(self.settings().get("encoder", ""))
+        if beside.is_dir():
+            return str(beside)
+        with suppress(OSError, ValueError, AttributeError):  # loading the network says what is wrong with its settings
+            return str(json.loads((self.folder / "config.json").read_text()).get("encoder", ""))
+        return ""
 
 
 def find_weights(name: str) -> Weights:
