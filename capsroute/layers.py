@@ -31,6 +31,9 @@ class Routing(nn.Module):
         tie_betas: Use one parameter as both the net cost to ignore an input and the net benefit to use it.
         agreement: `"gaussian"`, `"kmeans"` or an `Agreement` of your own.
         eps: Added to the data each output uses and to its variances.
+        init: Initial values, `"paper"` or `"random"`: benefits and costs are random, so that inputs get gradients from
+            the first step on.
+        beta_scale: Factor of benefits and costs. One above 1 makes steps of an optimiser larger for them.
         impl: Implementation, see [`route`][capsroute.route].
     """
 
@@ -47,6 +50,8 @@ class Routing(nn.Module):
         tie_betas: bool = False,
         agreement: str | Agreement = "gaussian",
         eps: float = 1e-5,
+        init: str = "paper",
+        beta_scale: float = 1.0,
         impl: str = "auto",
     ):
         super().__init__()
@@ -61,8 +66,13 @@ class Routing(nn.Module):
         if n_inp and n_kinds and n_inp % n_kinds:
             raise ValueError(f"n_kinds: expected a number that divides n_inp, {n_inp}, got {n_kinds}")
         check_settings(n_iters, agreement, eps, impl)
+        if init not in ("paper", "random"):
+            raise ValueError(f"init: expected 'paper' or 'random', got {init!r}")
+        if not beta_scale > 0:
+            raise ValueError(f"beta_scale: expected a number above 0, got {beta_scale}")
         self.d_cov, self.d_inp, self.d_out, self.n_inp, self.n_out = d_cov, d_inp, d_out, n_inp, n_out
         self.n_kinds = n_kinds or n_inp or 1
+        self.init, self.beta_scale = init, beta_scale
         self.n_iters, self.tie_betas, self.agreement, self.eps, self.impl = n_iters, tie_betas, agreement, eps, impl
 
         k, j = self.n_kinds, n_out or 1
@@ -75,10 +85,16 @@ class Routing(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise as in the paper: weights normal, scaled by 1 / d_inp; everything else zero."""
+        """Initialise as in the paper: weights normal, scaled by 1 / d_inp; everything else zero.
+
+        With `init="random"`, benefits and costs are normal with a standard deviation of 0.1.
+        """
         for p in self.parameters():
             nn.init.zeros_(p)
         nn.init.normal_(self.W, std=1 / self.d_inp)
+        if self.init == "random":
+            nn.init.normal_(self.beta_use, std=0.1)
+            nn.init.normal_(self.beta_ign, std=0.1)
 
     def forward(
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
@@ -128,7 +144,9 @@ class Routing(nn.Module):
         sizes += "" if self.n_kinds == (self.n_inp or 1) else f", n_kinds={self.n_kinds}"
         agreement = self.agreement if isinstance(self.agreement, str) else self.agreement.name
         loop = f"n_iters={self.n_iters}, tie_betas={self.tie_betas}, agreement={agreement!r}, eps={self.eps:g}"
-        return f"{sizes}, {loop}, impl={self.impl!r}"
+        start = "" if self.init == "paper" else f", init={self.init!r}"
+        start += "" if self.beta_scale == 1 else f", beta_scale={self.beta_scale:g}"
+        return f"{sizes}, {loop}{start}, impl={self.impl!r}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -159,6 +177,8 @@ class Routing(nn.Module):
             a_inp, mu_inp = a_inp.masked_fill(masked, -torch.inf), mu_inp.masked_fill(masked[..., None, None], 0.0)
         B = self.B if self.n_out is not None and n_out is None else self._spread_biases(n_inp, n_out)
         betas = {"beta_use": self.beta_use, "beta_ign": self.beta_ign}
+        if self.beta_scale != 1:
+            betas = {name: beta * self.beta_scale for name, beta in betas.items()}
         return {"a_inp": a_inp, "mu_inp": mu_inp, "W": self.W, "B": B, **betas}
 
     def _spread_biases(self, n_inp: int, n_out: int | None) -> Tensor:

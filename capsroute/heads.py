@@ -1,0 +1,217 @@
+"""A routing head: class capsules from the features of any backbone.
+
+Axes: `k` kinds of features, such as the depths of a transformer's hidden states; `m` parts found in each; `n` places;
+`i = (k, m)` inputs of routing; `j` classes; `c`, `d`, `h` as in routing; `...` batch.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .credit import Credit, credit
+from .layers import Routing, check_mask
+from .routing import Capsules
+from .routing.packing import check_offsets
+
+Features = Tensor | Sequence[Tensor]
+
+SHARPNESS = 3.0
+"""Factor of the parts' scores: around zero the logistic function tells them hardly apart."""
+BETA_SCALE = 4.0
+"""Factor of benefits and costs, which lets them keep up with the other weights at one learning rate."""
+EPS = 1.0
+"""Least variance of a class: at first agreement changes little, and grows as the network learns larger votes."""
+
+
+class RoutingHead(nn.Module):
+    """Routes the features of any number of places to class capsules, in place of pooling and a linear layer.
+
+    Each of `n_parts` parts is looked for in all places, by attention with a learned query. Its score and capsule are an
+    input of routing with parameters of its own; classes are found by agreement between parts.
+
+    Args:
+        d_inp: Size of the features at a place.
+        n_classes: Number of classes.
+        n_kinds: Number of feature vectors at each place, such as hidden states of a transformer, if they are given.
+        n_parts: Number of parts looked for in the features of each kind.
+        d_cov: Size of the covector axis of all capsules.
+        d_part: Size of the other axis of a part's capsule.
+        d_out: Size of the other axis of a class capsule.
+        d_hidden: Width of the layer in which parts are looked for.
+        layers: 1, or 2 to route through `n_capsules` capsules in between.
+        n_capsules: Number of capsules between two layers.
+        coordinates: Append its row and column to each location of a feature map, from -1 to 1.
+        n_iters: Iterations of the routing loop.
+        impl: Implementation of routing, see [`route`][capsroute.route].
+    """
+
+    def __init__(
+        self,
+        d_inp: int,
+        n_classes: int,
+        *,
+        n_kinds: int | None = None,
+        n_parts: int = 64,
+        d_cov: int = 1,
+        d_part: int = 1,
+        d_out: int = 2,
+        d_hidden: int = 64,
+        layers: int = 1,
+        n_capsules: int = 16,
+        coordinates: bool = False,
+        n_iters: int = 2,
+        impl: str = "auto",
+    ):
+        super().__init__()
+        if layers not in (1, 2):
+            raise ValueError(f"layers: expected 1 or 2, got {layers}")
+        if coordinates and n_kinds is not None:
+            raise ValueError("coordinates: expected only for feature maps, which have no n_kinds")
+        self.d_inp, self.n_classes, self.n_kinds, self.coordinates = d_inp, n_classes, n_kinds, coordinates
+        self.n_parts, self.capsule = n_parts, (d_cov, d_part)
+        self.embed = nn.Sequential(nn.Linear(d_inp + 2 * coordinates, d_hidden), nn.SiLU(), nn.LayerNorm(d_hidden))
+        self.kind_emb = None if n_kinds is None else nn.Parameter(torch.empty(n_kinds, 1, d_hidden))
+        self.attend = nn.Linear(d_hidden, n_parts, bias=False)
+        self.compute_a = nn.Linear(d_hidden, n_parts)
+        self.compute_mu = nn.Linear(d_hidden, n_parts * d_cov * d_part)
+        sizes = [n_parts * (n_kinds or 1), *([n_capsules] if layers == 2 else []), n_classes]
+        self.routings = nn.ModuleList()
+        for k, (n_inp, n_out) in enumerate(pairwise(sizes)):
+            settings = {"n_iters": n_iters, "eps": EPS, "init": "random", "beta_scale": BETA_SCALE, "impl": impl}
+            self.routings.append(Routing(d_cov, d_out if k else d_part, d_out, n_inp, n_out, **settings))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise linear layers as PyTorch does, routing with small random benefits and costs, kinds alike."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.LayerNorm | Routing):
+                module.reset_parameters()
+        if self.kind_emb is not None:
+            nn.init.zeros_(self.kind_emb)
+
+    def forward(
+        self, x: Features, *, mask: Tensor | None = None, offsets: Tensor | None = None, batch: Tensor | None = None
+    ) -> Capsules:
+        """Return the class capsules: scores `a [..., j]`, which `cross_entropy` takes, `mu` and `sig2 [..., j, c, h]`.
+
+        Args:
+            x: Tokens, points or nodes `[..., n, d]`; a feature map `[b, d, rows, columns]`; or, where the head has
+                kinds, hidden states `[..., k, n, d]` or a list of them, `[..., n, d]` each.
+            mask: 1 or true for places that count, 0 or false for padding, `[..., n]` or `[b, rows, columns]`.
+            offsets: Start of each sample and the end of the last one, `[samples + 1]`, where samples of different
+                sizes lie one after the other: `x` is `[n, d]`, `[k, n, d]` or a list of `[n, d]`.
+            batch: The sample of each place instead, `[n]` in ascending order, as PyTorch Geometric has it.
+        """
+        a, mu, _ = self.parts(x, mask=mask, offsets=offsets, batch=batch)
+        first, *others = self.routings
+        out = first(a, mu)
+        for routing in others:
+            out = routing(out.a, out.mu)
+        return out
+
+    def logits(
+        self, x: Features, *, mask: Tensor | None = None, offsets: Tensor | None = None, batch: Tensor | None = None
+    ) -> Tensor:
+        """Return the class scores alone, `[..., j]`."""
+        return self(x, mask=mask, offsets=offsets, batch=batch).a
+
+    def credit(
+        self, x: Features, *, mask: Tensor | None = None, offsets: Tensor | None = None, batch: Tensor | None = None
+    ) -> Credit:
+        """Return how much each class used of each part at each place; `net` sums to the scores.
+
+        A place has the part's credit as far as the part attends to it. Axes are `[..., m, n, j]`, with kinds
+        `[..., k, m, n, j]`, for a feature map `[b, m, rows, columns, j]`. Samples that lie one after the other are
+        padded, `[samples, m, n, j]`, and padding has no credit.
+        """
+        a, mu, attention = self.parts(x, mask=mask, offsets=offsets, batch=batch)
+        *shares, scores = credit(self.routings, (a, mu))
+        kinds = (self.n_parts,) if self.n_kinds is None else (self.n_kinds, self.n_parts)
+        places = tuple(x.shape[2:]) if isinstance(x, Tensor) and self._is_map(x) else (attention.shape[-1],)
+        shares = [t.unsqueeze(-2) * attention.unsqueeze(-1) for t in shares]  # [..., i, n, j]
+        return Credit(*(t.unflatten(-2, places).unflatten(scores.ndim - 1, kinds) for t in shares), scores=scores)
+
+    def parts(
+        self, x: Features, *, mask: Tensor | None = None, offsets: Tensor | None = None, batch: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the inputs of routing, `a [..., i]` and `mu [..., i, c, d]`, and where they are, `[..., i, n]`."""
+        places, mask = self._find_places(x, mask)
+        if offsets is not None or batch is not None:
+            places, mask = pad_samples(places, mask, offsets, batch)
+        if mask is not None:
+            mask = check_mask(mask, places[..., 0, :, 0])[..., None, :, None]  # [..., 1, n, 1]
+            places = places.masked_fill(~mask, 0.0)  # padding may hold anything, even NaN
+        linear, activate, normalise = self.embed
+        hidden = linear(places) if self.kind_emb is None else linear(places) + self.kind_emb
+        hidden = normalise(activate(hidden))  # [..., k, n, hidden]
+        fit = self.attend(hidden)
+        if mask is not None:
+            fit = fit.masked_fill(~mask, torch.finfo(fit.dtype).min)
+        attention = fit.softmax(-2).to(hidden.dtype)  # [..., k, n, m]
+        a = SHARPNESS * (attention * self.compute_a(hidden)).sum(-2)  # [..., k, m]
+        values = self.compute_mu(hidden).unflatten(-1, (self.n_parts, -1))  # [..., k, n, m, c * d]
+        mu = torch.einsum("...nm,...nmv->...mv", attention, values).unflatten(-1, self.capsule)
+        if mask is not None:
+            a = a.masked_fill(~mask.any(-2), -torch.inf)  # a sample without places has no parts
+            attention = attention * mask
+        return a.flatten(-2), mu.flatten(-4, -3), attention.transpose(-1, -2).flatten(-3, -2)
+
+    def extra_repr(self) -> str:
+        d_cov, d_part = self.capsule
+        sizes = f"{self.d_inp}, {self.n_classes}, n_kinds={self.n_kinds}, n_parts={self.n_parts}"
+        return f"{sizes}, d_cov={d_cov}, d_part={d_part}, coordinates={self.coordinates}"
+
+    def _is_map(self, x: Tensor) -> bool:
+        return self.n_kinds is None and x.ndim == 4
+
+    def _find_places(self, x: Features, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return features as `[..., k, n, d]`, with one kind where the head has none, and the mask as `[..., n]`."""
+        if not isinstance(x, Tensor):
+            if self.n_kinds is None:
+                raise TypeError(f"x: expected a tensor, for the head has no n_kinds, got {type(x).__name__}")
+            x = torch.stack(list(x), -3)
+        shape, d_inp, n_kinds = list(x.shape), self.d_inp, self.n_kinds
+        is_map = self._is_map(x)
+        if self.coordinates and not is_map:
+            raise ValueError(f"x: expected a feature map [b, {d_inp}, rows, columns], got shape {shape}")
+        if is_map:
+            expected, fits = f"[b, {d_inp}, rows, columns]", x.shape[1] == d_inp
+        elif n_kinds is None:
+            expected, fits = f"[..., n, {d_inp}]", x.ndim > 1 and x.shape[-1] == d_inp
+        else:
+            fits = x.ndim > 2 and (x.shape[-3], x.shape[-1]) == (n_kinds, d_inp)
+            expected = f"[..., {n_kinds}, n, {d_inp}]"
+        if not fits:
+            raise ValueError(f"x: expected {expected}, got shape {shape}")
+        if is_map:
+            x = append_coordinates(x) if self.coordinates else x
+            x, mask = x.flatten(2).movedim(1, 2), None if mask is None else mask.flatten(-2)
+        return x.unsqueeze(-3) if n_kinds is None else x, mask
+
+
+def append_coordinates(x: Tensor) -> Tensor:
+    """Append two channels with the row and the column of each location, from -1 to 1."""
+    rows, columns = (torch.linspace(-1, 1, size, dtype=x.dtype, device=x.device) for size in x.shape[2:])
+    shape = (x.shape[0], 1, *x.shape[2:])
+    return torch.cat([x, rows[:, None].expand(shape), columns.expand(shape)], 1)
+
+
+def pad_samples(x: Tensor, mask: Tensor | None, offsets: Tensor | None, batch: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return samples that lie one after the other in `x [k, n, d]` as `[samples, k, n, d]`, and their mask."""
+    if mask is not None or (offsets is not None and batch is not None):
+        raise ValueError("mask, offsets, batch: expected one of them, got more")
+    if x.ndim != 3:
+        raise ValueError(f"x: expected the places of all samples on one axis, got shape {list(x.shape)}")
+    if batch is not None:
+        if batch.shape != x.shape[1:2] or (batch.diff() < 0).any():
+            raise ValueError(f"batch: expected {list(x.shape[1:2])} in ascending order, got shape {list(batch.shape)}")
+        offsets = F.pad(batch.bincount().cumsum(0), (1, 0))
+    assert offsets is not None
+    lengths = check_offsets(offsets, x.shape[1], 1).to(x.device)
+    starts = lengths.cumsum(0) - lengths
+    places = torch.arange(int(lengths.max()) if len(lengths) else 0, device=x.device)
+    mask = places < lengths[:, None]  # [samples, n]
+    return x[:, torch.where(mask, starts[:, None] + places, 0)].movedim(0, 1), mask
