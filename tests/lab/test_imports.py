@@ -16,7 +16,7 @@ import pytest
 
 from conftest import ROOT
 
-LIBRARY = ("routing", "layers", "nets", "credit", "pretrained", "testing", "__init__")
+LIBRARY = ("routing", "layers", "nets", "credit", "heads", "pretrained", "testing", "__init__")
 LAB = (
     *("errors", "formatting", "atomic_files", "progress", "environment_variables"),
     *("data", "encoders", "baselines", "analysis", "training", "predict", "report", "demo", "cli", "__init__"),

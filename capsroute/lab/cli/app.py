@@ -1,0 +1,87 @@
+"""The command line's application: errors as messages, and the options that commands share."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from ... import __version__
+from ...pretrained import ALIASES, SHIPPED
+from ..errors import EXTRAS, StoppedError, UserError, needs_extra
+
+
+@contextmanager
+def error_messages() -> Iterator[None]:
+    """Print errors that a user can correct as a message, without a traceback."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        exit_with(str(needs_extra(package, EXTRAS.get(package, "train"))))
+    except BrokenPipeError:  # the reader of the output has closed it, like `head`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, or Python complains when it exits
+        raise typer.Exit(1) from None
+    except StoppedError as error:
+        exit_with(str(error), 130)
+    except (UserError, ValueError, OSError, ImportError) as error:
+        exit_with(str(error))
+    except KeyboardInterrupt:
+        exit_with("stopped at once; files saved before are complete", 130)
+    except Exception as error:
+        details = vars(error)
+        if "possibilities" not in details:  # of typer's errors only that of an unknown option has them
+            raise
+        hint = "; did you mean " + " or ".join(details["possibilities"]) + "?" if details["possibilities"] else ""
+        exit_with(f"{details['option_name']}: no such option{hint}", 2)
+
+
+def exit_with(message: str, code: int = 1) -> None:
+    message = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in message)  # it may quote anything
+    Console(stderr=True, highlight=False).print(message, style="red", markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+class Commands(TyperGroup):
+    """Commands whose errors are messages."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with error_messages():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with error_messages():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+console = Console(highlight=False)
+
+WEIGHTS = f"A run's folder, a folder of weights, or a shipped name: {', '.join([*SHIPPED, *ALIASES])}."
+WeightsName = Annotated[str, typer.Argument(metavar="WEIGHTS", help=WEIGHTS)]
+EXPERIMENT = typer.Argument(help="Name of the experiment; `capsroute list` shows them.")
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting.")]
+Data = Annotated[str | None, typer.Option("--on", help="Experiment whose data to use, if WEIGHTS does not say.")]
+Accelerator = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto for the best available.")]
+Devices = Annotated[int, typer.Option(min=1, help="Processes on each machine: one per GPU, or several on a CPU.")]
+Nodes = Annotated[int, typer.Option(min=1, help="Machines; start the command on each, as Lightning Fabric expects.")]
+Strategy = Annotated[str, typer.Option(help="Strategy of several processes, as Lightning Fabric names it.")]
+Precision = Annotated[str, typer.Option(help="32-true, 64-true, bf16-mixed, ... as Lightning Fabric names it.")]
+Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; the default on a GPU.")]
+Note = Annotated[str, typer.Option(help="A remark for the record.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"capsroute {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(version: Annotated[bool, typer.Option("--version", callback=print_version, help="Print it.")] = False) -> None:
+    """Routing by agreement for PyTorch: train, test, explain and share the paper's networks."""

@@ -1,0 +1,120 @@
+"""Commands that use trained weights."""
+
+import gc
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...nets import SST, SmallNORB
+from ...nets.hub import read_weights
+from ..errors import UserError
+from ..training.config import SettingError, change_settings
+from ..training.environment import Environment
+from ..training.experiments import make_task
+from ..training.language import LanguageConfig
+from ..training.weights import find_weights
+from .app import Accelerator, AsJson, Data, Note, Settings, WeightsName, app, console
+
+
+@app.command("eval", epilog="Example: capsroute eval smallnorb --split test")
+def evaluate(
+    name: WeightsName,
+    on: Data = None,
+    split: Annotated[str, typer.Option(help="test, train or validation.")] = "test",
+    settings: Settings = None,
+    as_json: AsJson = False,
+    accelerator: Accelerator = "auto",
+) -> None:
+    """Print the accuracy of trained weights."""
+    from ..training.evaluate import score_network
+
+    if split not in ("test", "train", "validation"):
+        raise SettingError(f"split: expected test, train or validation, got {split!r}")
+    weights = find_weights(name)
+    config, encoder = weights.config(on), weights.encoder()
+    own = [f"encoder={encoder}"] if encoder and isinstance(config, LanguageConfig) else []
+    task = make_task(change_settings(config, [*own, *(settings or [])]))
+    fabric = Environment(accelerator).launch()
+    scores = score_network(task.restore(weights.folder), task, fabric, split, progress=not as_json)
+    result = task.measure(scores, split)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict() | {"split": split}))
+    else:
+        console.print(f"{name} on {split}: {result.describe()}")
+
+
+@app.command(epilog='Example: capsroute predict sst5 "A film that is never less than charming."')
+def predict(
+    name: WeightsName,
+    texts: Annotated[list[str] | None, typer.Argument(help="Sentences; none for standard input, one a line.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Another place of the encoder: its name or folder.")] = None,
+    as_json: AsJson = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Print the sentiment of sentences, by weights trained on texts."""
+    from ..predict import TextClassifier, format_prediction
+
+    classifier = TextClassifier(name, encoder, device)
+    if "triton" not in sys.modules:  # which would report frozen objects as leaked
+        gc.freeze()  # what was loaded stays to the end: collections need not visit it
+    stdin = (line.decode("utf-8", "replace").rstrip("\r\n") for line in sys.stdin.buffer)
+    lines = iter(texts) if texts else stdin
+    batch_size = 1 if not texts and sys.stdin.isatty() else 32
+    while batch := list(itertools.islice(lines, batch_size)):
+        for prediction in classifier(batch):
+            typer.echo(format_prediction(prediction, as_json))
+
+
+@app.command(epilog="Example: capsroute report runs/toys-20260101-120000-seed0")
+def report(
+    name: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    accelerator: Accelerator = "auto",
+) -> None:
+    """Test a run's final weights and write report.html into its folder."""
+    from ..report.run_report import write_run_report
+
+    weights = find_weights(name)
+    if weights.run is None:
+        raise UserError(f"{name}: these weights come without a run to report on; try `capsroute eval {name}`")
+    page, result = write_run_report(weights.run, Environment(accelerator).launch())
+    console.print(f"{result.describe()}\n{page}")
+
+
+@app.command(epilog="Example: capsroute figures smallnorb --out figures")
+def figures(
+    name: WeightsName,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; by default figures/ in the run's folder.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of smallNORB, if not where training looks.")] = None,
+    logs: Annotated[list[Path] | None, typer.Option(help="Folder of a run, or of its seeds, for the curves.")] = None,
+    on: Data = None,
+    accelerator: Accelerator = "auto",
+    note: Note = "",
+) -> None:
+    """Draw the paper's figures for a network that takes stereo pairs."""
+    from ..report.paper_figures import find_logs, write_figures
+
+    weights = find_weights(name)
+    config = change_settings(weights.config(on), [f"folder={data}"] if data else [])
+    fabric = Environment(accelerator).launch()
+    out = out or (Path(name) if Path(name).is_dir() else Path()) / "figures"
+    logs = logs or find_logs(name)
+    if not logs:
+        console.print("no curves: these weights come without logs; name some with --logs")
+    for path in write_figures(name, weights.folder, config, logs, out, fabric, note):
+        console.print(str(path))
+
+
+@app.command(epilog="Example: capsroute convert smallNORB_pretrained_model_state_dict.pt smallnorb-official")
+def convert(
+    official: Annotated[Path, typer.Argument(help="A file of weights published by the paper's author.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write, for from_pretrained.")],
+) -> None:
+    """Convert the author's file to a folder of safetensors and JSON."""
+    kind = SST if "depth_emb" in read_weights(official, SmallNORB) else SmallNORB
+    network = kind.from_official(official)
+    network.save_pretrained(out)
+    console.print(f"{type(network).__name__}, {sum(p.numel() for p in network.parameters()):,} parameters: {out}")
