@@ -4,8 +4,8 @@ Axes: `i` input capsules, `j` capsules in between, `k` classes, the outputs of t
 routing; `...` batch. `docs/credit.md` derives these numbers and their sums.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,17 @@ from .layers import Routing
 from .routing import Agreement, Step, resolve_agreement
 from .routing.reference import e_step, expand_kinds, votes
 
-if TYPE_CHECKING:
-    from .nets import SST, SmallNORB
-
 FIRST_CENTRE, STRIDE = 14, 8  # pixels: centre of the first location's receptive field, and distance between locations
 SLICE_VOTES = 1 << 20  # numbers in the votes of a slice of inputs
+
+
+class RoutedParts(Protocol):
+    """A network of stacked routing layers, such as the paper's."""
+
+    routings: nn.ModuleList
+
+    @property
+    def parts(self) -> Callable[..., tuple[Tensor, Tensor]]: ...  # scores and capsules that the first layer gets
 
 
 class Credit(NamedTuple):
@@ -76,7 +82,7 @@ def credit(
 
 
 @torch.no_grad()
-def image_credit(net: "SmallNORB", images: Tensor) -> Credit:
+def image_credit(net: RoutedParts, images: Tensor) -> Credit:
     """Return the credit of the parts of stereo pairs `[b, 2, m, n]` in 0..1, as `[b, parts, rows, columns, k]`."""
     grid = [(size - 2 * FIRST_CENTRE - 1) // STRIDE + 1 for size in images.shape[2:]]
     samples = zip(*net.parts(images), strict=True)  # one by one, for the votes of a batch would take much memory
@@ -86,7 +92,7 @@ def image_credit(net: "SmallNORB", images: Tensor) -> Credit:
 
 
 @torch.no_grad()
-def text_credit(net: "SST", mask: Tensor, embs: Tensor) -> Credit:
+def text_credit(net: RoutedParts, mask: Tensor, embs: Tensor) -> Credit:
     """Return the credit of hidden states, with mask `[b, n]` and embs `[b, n, depth, d_emb]`, as `[b, n, depth, k]`."""
     *shares, scores = credit(net.routings, net.parts(mask, embs))
     return Credit(*(t.unflatten(1, embs.shape[1:3]) for t in shares), scores=scores)

@@ -1,10 +1,14 @@
-"""Trained networks that are installed with the package."""
+"""Trained networks: those that are installed with the package, and those in folders."""
 
+import json
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .nets import SST, SmallNORB
+    from .nets.hub import Hub
+
+NETWORKS = ("Classifier", "SST", "SmallNORB")
 
 HOME = Path(__file__).parent / "weights"
 SHIPPED = {  # name, and the experiment that trained it
@@ -17,18 +21,36 @@ SHIPPED = {  # name, and the experiment that trained it
 ALIASES = {"sst5": "sst5-minilm", "sst2": "sst2-minilm"}
 
 
-def load(name: str) -> "SmallNORB | SST":
-    """Load a network trained and shipped with capsroute, ready to classify.
+def load(name: str | PathLike[str]) -> "Hub":
+    """Load a trained network, ready to classify.
 
     Args:
-        name: `"smallnorb"` or `"toys"`, which take stereo pairs of images; `"sst5-minilm"` (or `"sst5"`),
-            `"sst2-minilm"` (or `"sst2"`) or `"treebank"`, which take the hidden states of texts. The model card beside
-            the weights says more.
+        name: A folder that `save_pretrained` or `capsroute train` wrote, the folder of a run, or the name of a network
+            that comes with the package: `"smallnorb"` or `"toys"`, which take stereo pairs of images; `"sst5-minilm"`
+            (or `"sst5"`), `"sst2-minilm"` (or `"sst2"`) or `"treebank"`, which take the hidden states of texts. The
+            model card beside the weights says more.
     """
-    from .nets import SST, SmallNORB
+    from . import nets
+    from .nets.hub import CONFIG
 
-    name = ALIASES.get(name, name)
-    if name not in SHIPPED:
-        raise ValueError(f"name: expected one of {[*SHIPPED, *ALIASES]}, got {name!r}")
-    kind = SST if SHIPPED[name] in ("treebank", "sst5", "sst2") else SmallNORB
-    return kind.from_pretrained(HOME / name).eval()
+    found = find_folder(name)
+    config = found / CONFIG
+    try:
+        kind = json.loads(config.read_text())["network"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{config}: expected the settings of a network, with its name as 'network'") from error
+    if kind not in NETWORKS:
+        raise ValueError(f"{config}: network: expected one of {list(NETWORKS)}, got {kind!r}")
+    return getattr(nets, kind).from_pretrained(found).eval()
+
+
+def find_folder(name: str | PathLike[str]) -> Path:
+    """Return the folder of a network's weights; a run keeps them in `model`."""
+    folder = Path(name)
+    for place in (folder / "model", folder):
+        if (place / "model.safetensors").is_file():
+            return place
+    shipped = ALIASES.get(str(name), str(name))
+    if shipped in SHIPPED:
+        return HOME / shipped
+    raise ValueError(f"name: expected a folder of weights, or one of {[*SHIPPED, *ALIASES]}, got {str(name)!r}")

@@ -42,7 +42,7 @@ class Hub(nn.Module):
     Subclasses call `super().__init__` with their own arguments, by name.
     """
 
-    task: ClassVar[str]
+    task: str
     """Pipeline tag on the hub."""
     example_inputs: ClassVar[str]
     """Arguments of a call, as the model card shows them."""
@@ -58,7 +58,8 @@ class Hub(nn.Module):
         weights = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
         # as bytes, for the package's own writer makes files that only their owner can read
         (target / WEIGHTS).write_bytes(import_extra("safetensors.torch").save(weights, metadata={"format": "pt"}))
-        (target / CONFIG).write_text(json.dumps(self.config, indent=2, sort_keys=True))
+        config = {"network": type(self).__name__, **self.config}
+        (target / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         (target / CARD).write_text(self.model_card())
 
     def model_card(self) -> str:
@@ -85,7 +86,10 @@ class Hub(nn.Module):
                     fspath(source), revision=revision, allow_patterns=files
                 )
             )
-        network = cls(**{**json.loads((folder / CONFIG).read_text()), **overrides})
+        config = json.loads((folder / CONFIG).read_text())
+        if (kind := config.pop("network", cls.__name__)) != cls.__name__:
+            raise ValueError(f"{folder / CONFIG}: expected the settings of a {cls.__name__}, got those of a {kind}")
+        network = cls(**{**config, **overrides})
         network.load_state_dict(load(folder / WEIGHTS))
         return network
 
@@ -102,13 +106,13 @@ class Hub(nn.Module):
         return str(url)
 
 
-def import_extra(name: str) -> Any:
-    """Import a module of the extra `train`."""
+def import_extra(name: str, extra: str = "train") -> Any:
+    """Import a module of an extra."""
     try:
         return import_module(name)
     except ImportError as error:
         package = name.partition(".")[0]
-        raise ImportError(f"saving and loading networks needs {package}: pip install 'capsroute[train]'") from error
+        raise ImportError(f"saving and loading networks needs {package}: pip install 'capsroute[{extra}]'") from error
 
 
 def read_weights(path: str | PathLike[str], kind: type[nn.Module]) -> dict[str, Tensor]:

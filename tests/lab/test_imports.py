@@ -16,10 +16,11 @@ import pytest
 
 from conftest import ROOT
 
-LIBRARY = ("routing", "layers", "nets", "credit", "heads", "pretrained", "testing", "__init__")
+LIBRARY = ("routing", "layers", "credit", "heads", "nets", "pretrained", "testing", "__init__")
 LAB = (
     *("errors", "formatting", "atomic_files", "progress", "environment_variables"),
-    *("data", "encoders", "baselines", "analysis", "training", "predict", "report", "demo", "cli", "__init__"),
+    *("data", "encoders", "preprocessing", "baselines", "analysis"),
+    *("training", "predict", "report", "demo", "cli", "__init__"),
 )
 ORDER = [*LIBRARY, *(f"lab.{part}" for part in LAB), "__main__"]  # each may import those before it
 IMPLEMENTATIONS = ("reference", "moments", "blocked", "triton")

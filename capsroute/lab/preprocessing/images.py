@@ -1,0 +1,69 @@
+"""Image files as arrays of one size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from ..errors import UserError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+
+
+@dataclass(frozen=True)
+class ImagePreprocessing:
+    """Reads images, turns them upright, and fits them into a size without changing their shape.
+
+    What a narrower image leaves free repeats its edge. Of a stereo pair the right image follows the left.
+    """
+
+    rows: int
+    columns: int
+    channels: int = 3  # 1 for grey
+    views: int = 1  # images of one thing: 2 for stereo pairs
+
+    def prepare(self, item: Any) -> np.ndarray:
+        """Return bytes `[views * channels, rows, columns]` of a file, an image of PIL, an array, or a list of them."""
+        views = list(item) if isinstance(item, list | tuple) else [item]
+        if len(views) == 1:
+            views *= self.views  # one image serves both eyes
+        if len(views) != self.views:
+            raise UserError(f"image: expected {self.views} views of one thing, got {len(views)}")
+        return np.concatenate([self._fit(open_image(view)) for view in views])
+
+    def collate(self, samples: Sequence[np.ndarray]) -> tuple[Tensor, None]:
+        """Return images `[b, views * channels, rows, columns]` in 0..1."""
+        return torch.from_numpy(np.stack(samples)).float() / 255, None
+
+    def _fit(self, image: Image.Image) -> np.ndarray:
+        image = image.convert("L" if self.channels == 1 else "RGB")
+        image = ImageOps.contain(image, (self.columns, self.rows), Image.Resampling.BICUBIC)
+        pixels = np.asarray(image).reshape(image.height, image.width, self.channels).transpose(2, 0, 1)
+        free = [(0, 0), *((left := n // 2, n - left) for n in (self.rows - image.height, self.columns - image.width))]
+        return np.pad(pixels, free, mode="edge")
+
+
+def open_image(source: Any) -> Image.Image:
+    """Return an upright image without transparency, of a file, an image of PIL or an array."""
+    if isinstance(source, np.ndarray):
+        if source.dtype != np.uint8 or source.ndim not in (2, 3):
+            raise UserError(f"image: expected bytes [m, n] or [m, n, 3], got {source.dtype} {list(source.shape)}")
+        return Image.fromarray(source)
+    try:
+        image = source if isinstance(source, Image.Image) else Image.open(source)
+        image = ImageOps.exif_transpose(image)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        name = fspath(source) if isinstance(source, str | PathLike) else "image"
+        raise UserError(f"{name}: expected an image ({', '.join(SUFFIXES)}), cannot read it ({error})") from error
+    if image.mode.startswith(("I", "F")):  # more than 8 bits a pixel
+        pixels = np.asarray(image, float)
+        image = Image.fromarray((255 * pixels / max(pixels.max(), 1)).clip(0, 255).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image
