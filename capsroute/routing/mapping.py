@@ -1,10 +1,11 @@
-"""Support for the transforms of `torch.func`."""
+"""Autograd functions under the transforms of `torch.func`."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 Tensors = tuple[Tensor, ...]
 
@@ -23,3 +24,15 @@ def map_one_by_one(
     samples = [[a if dim is None else a[k] for a, dim in zip(moved, dims, strict=True)] for k in range(info.batch_size)]
     stacked = tuple([torch.stack(outs) for outs in zip(*[call(*sample) for sample in samples], strict=True)])
     return stacked, (0,) * len(stacked)
+
+
+class FirstDerivatives(Function):
+    """A backward pass as a function of its own, so that `torch.func` can map over it; it has no derivatives."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("this impl has no second derivatives; route with impl='moments' or 'reference'")

@@ -8,7 +8,7 @@ from torch import Tensor
 from capsroute.routing.triton.moments_host import MomentKernels
 from capsroute.routing.triton.products_host import ProductKernels
 from capsroute.routing.triton.selection import MomentLimits
-from capsroute.routing.triton.sizes import ALWAYS, NEVER, Float64Rule, LoopSettings, Sizes, products_fit
+from capsroute.routing.triton.sizes import ALWAYS, NEVER, Call, Float64Rule, LoopSettings, Sizes, products_fit
 from capsroute.routing.triton.stored_host import StoredKernels
 from capsroute.testing import SHAPES, Shape
 
@@ -61,7 +61,7 @@ def plan_kernels(name: str, gaussian: bool) -> Any:
     s, loop = FORMS[name], LoopSettings(3, gaussian, 1e-5)
     sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, packed=False)
     shapes = tuple([tuple(t.shape) for t in empty_arguments(name)[3:]])
+    call = Call(loop, sizes, s.batch * s.n_inp, shapes, cores=1 if name in MOMENT_FORMS else 132)
     if name in MOMENT_FORMS:
-        return MomentKernels(loop, sizes, shapes, 1, Float64Rule())
-    kind = ProductKernels if products_fit(sizes, shapes) else StoredKernels
-    return kind(loop, sizes, s.batch * s.n_inp, shapes, 132)
+        return MomentKernels(call, Float64Rule())
+    return ProductKernels(call) if products_fit(sizes, shapes) else StoredKernels(call)

@@ -22,7 +22,7 @@ from capsroute.routing.triton import selection
 from capsroute.routing.triton.moments_host import MomentKernels
 from capsroute.routing.triton.op import find_kernels, run_forward
 from capsroute.routing.triton.selection import MomentLimits, choose_moments
-from capsroute.routing.triton.sizes import ALWAYS, NEVER, Float64Rule, LoopSettings, Sizes
+from capsroute.routing.triton.sizes import ALWAYS, NEVER, Call, Float64Rule, LoopSettings, Sizes
 from capsroute.testing import Shape, budget, distance, make_inputs, over_budget, random_orders, run
 from conftest import ROOT
 from forms import COMPILED, limits_for
@@ -148,7 +148,7 @@ def route_with_flags(inputs: dict[str, Tensor]) -> tuple[list[int], tuple[Tensor
     arguments = a_inp, x, None, *params
     kernels = find_kernels(arguments, 3, True, 1e-5, 0, 0)
     *outs, saved = run_forward(kernels, arguments)
-    return kernels.saved.split(saved)[7][: len(a_inp)].tolist(), tuple(outs)
+    return kernels.saved.split(saved)[0].in_float64[: len(a_inp)].tolist(), tuple(outs)
 
 
 @each_change
@@ -169,7 +169,8 @@ def test_only_samples_that_need_it_are_routed_in_float64(
 
 def plan_moments(b: int, i: int, j: int, n_iters: int, rule: Float64Rule, cores: int) -> MomentKernels:
     shapes = ((1, j, 4, 4), (1, j, 4, 4), (1, j), (1, j))
-    return MomentKernels(LoopSettings(n_iters, True, 1e-5), Sizes(b, i, j, 4, 4, 4, packed=False), shapes, cores, rule)
+    sizes = Sizes(b, i, j, 4, 4, 4, packed=False)
+    return MomentKernels(Call(LoopSettings(n_iters, True, 1e-5), sizes, b * i, shapes, cores), rule)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,8 @@ def test_moments_serve_long_sums_or_fast_float64(
     b, j, c, h, n_iters = case.values()
     sizes, loop = Sizes(b, max(lengths), j, c, 4, h, packed=len(lengths) > 1), LoopSettings(n_iters, True, 1e-5)
     n, shapes = sum(lengths) if sizes.packed else b * sizes.i, ((1, j, 4, h), (1, j, c, h), (1, j), (1, j))
-    found = [choose_moments(loop, sizes, n, min(lengths), shapes, MomentLimits(), fast) for fast in (False, True)]
+    call = Call(loop, sizes, n, shapes, cores=132)
+    found = [choose_moments(call, min(lengths), MomentLimits(), fast) for fast in (False, True)]
     assert found == [expected, with_fast_float64]
 
 

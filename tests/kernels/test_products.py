@@ -15,7 +15,7 @@ from capsroute import route
 from capsroute.routing.triton.grid import INTERPRETED, count_cores
 from capsroute.routing.triton.op import run_backward, run_forward
 from capsroute.routing.triton.products_host import ProductKernels, ProductTuning
-from capsroute.routing.triton.sizes import LoopSettings, Sizes, products_fit
+from capsroute.routing.triton.sizes import Call, LoopSettings, Sizes, products_fit
 from capsroute.testing import SHAPES, Shape, make_inputs
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -52,7 +52,7 @@ def plan(s: Shape, cores: int = 132) -> ProductKernels:
     """Plan for a GPU of some multiprocessors."""
     sizes, j = Sizes(s.batch, s.n_inp, s.n_out, 1, s.d_inp, s.d_out, packed=False), s.n_out
     shapes = ((1, j, s.d_inp, s.d_out), (1, j, 1, s.d_out), (1, j), (1, j))
-    return ProductKernels(LOOP, sizes, s.batch * s.n_inp, shapes, cores)
+    return ProductKernels(Call(LOOP, sizes, s.batch * s.n_inp, shapes, cores))
 
 
 def run_kernels(
@@ -62,7 +62,7 @@ def run_kernels(
     a_inp, x, *params = inputs.values()
     sizes = Sizes(s.batch, s.n_inp, s.n_out, 1, s.d_inp, s.d_out, packed=offsets is not None)
     shapes, cores = tuple([tuple(p.shape) for p in params]), count_cores(x.device)
-    kernels = ProductKernels(loop, sizes, a_inp.numel(), shapes, cores, tuning)
+    kernels = ProductKernels(Call(loop, sizes, a_inp.numel(), shapes, cores), tuning)
     arguments = a_inp, x, offsets, *params
     *outs, saved = run_forward(kernels, arguments)
     return dict(zip(RESULTS, (*outs, *run_backward(kernels, make_weights(s), saved, arguments)), strict=True))

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from capsroute.routing.triton.products_host import ProductKernels
 from capsroute.routing.triton.selection import choose_moments
-from capsroute.routing.triton.sizes import LoopSettings, Sizes
+from capsroute.routing.triton.sizes import Call, LoopSettings, Sizes
 from capsroute.routing.triton.stored_host import StoredKernels
 from forms import FORMS, MOMENT_FORMS, empty_arguments, limits_for, plan_kernels
 from random_cases import (
@@ -157,4 +157,5 @@ def test_moment_forms_are_routed_by_moments(name: str, gaussian: bool) -> None:
     sizes = Sizes(s.batch, s.n_inp, s.n_out, s.d_cov, s.d_inp, s.d_out, packed=False)
     shapes = tuple([tuple(t.shape) for t in empty_arguments(name)[3:]])
     loop, limits = LoopSettings(3, gaussian, 1e-5), limits_for(name)
-    assert choose_moments(loop, sizes, s.batch * s.n_inp, s.n_inp, shapes, limits, False) == limits.rule
+    call = Call(loop, sizes, s.batch * s.n_inp, shapes, cores=132)
+    assert choose_moments(call, s.n_inp, limits, False) == limits.rule

@@ -16,7 +16,7 @@ from capsroute.routing import reference
 from capsroute.routing.agreement import Gaussian
 from capsroute.routing.triton.grid import INTERPRETED, count_cores
 from capsroute.routing.triton.op import run_backward, run_forward
-from capsroute.routing.triton.sizes import LoopSettings, Sizes, products_fit
+from capsroute.routing.triton.sizes import Call, LoopSettings, Sizes, products_fit
 from capsroute.routing.triton.stored_host import StoredKernels, choose_tiles
 from capsroute.testing import Shape, make_inputs, run
 
@@ -101,8 +101,8 @@ def test_pieces_of_a_batch(n_kinds: int) -> None:
     shapes, arguments = tuple([tuple(p.shape) for p in params]), (a_inp, x, None, *params)
     results = []
     for piece_votes in (2**20, 2 * s.votes // s.batch):
-        loop = LoopSettings(3, True, 1e-5)
-        kernels = StoredKernels(loop, sizes, a_inp.numel(), shapes, count_cores(x.device), piece_votes)
+        call = Call(LoopSettings(3, True, 1e-5), sizes, a_inp.numel(), shapes, count_cores(x.device))
+        kernels = StoredKernels(call, piece_votes)
         *outs, saved = run_forward(kernels, arguments)
         results.append([*outs, *run_backward(kernels, [torch.ones_like(t) for t in outs], saved, arguments)])
     assert [len(kernels.pieces), kernels.keeps_votes] == [3, False]

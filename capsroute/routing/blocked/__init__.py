@@ -15,7 +15,7 @@ from torch.autograd import Function
 from ..agreement import Quadratic
 from ..capsules import Capsules
 from ..case import Case
-from ..mapping import Tensors, map_one_by_one
+from ..mapping import FirstDerivatives, Tensors, map_one_by_one
 from .passes import Buffers, Loop, Normaliser, Params, Settings, Sums, to_float64
 
 CPU_VOTES = 2**22
@@ -104,8 +104,8 @@ class Route(Function):
         return map_one_by_one(Route.apply, info, in_dims, *args)
 
 
-class RouteBackward(Function):
-    """A function of its own, so that `torch.func` can map over gradients too."""
+class RouteBackward(FirstDerivatives):
+    """Gradients from the blocks, formed again."""
 
     @staticmethod
     def forward(settings: Settings, da: Tensor, dmu: Tensor, dsig2: Tensor, *saved: Tensor) -> Tensors:  # pyright: ignore
@@ -125,14 +125,6 @@ class RouteBackward(Function):
                 runs.append(loop.backward(settings, steps, normalisers, [d[part] for d in douts], dparams))
         da_inp, dx = map(torch.cat, zip(*runs, strict=True))
         return da_inp, dx, dW, dB, *(d.to(x.dtype) for d in dparams[2:])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotImplementedError("impl='blocked' has no second derivatives; route with impl='moments' or 'reference'")
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:

@@ -1,8 +1,5 @@
 """Launches, and the barrier between the phases of a kernel whose programs all run at a time."""
 
-# kernels compute with other types than Python sees
-# pyright: reportOperatorIssue=false
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

@@ -1,10 +1,8 @@
-"""Backward kernels of the moment form, from the sums that every iteration stored. Axes and names as in `moments.py`.
+"""Backward kernels of the moment form, from the sums that every iteration stored. Axes and names as in `moments.py`."""
 
-`p_dS` holds gradients of S as halves with their scales in `p_dS_scale`, `p_dS64` the same in float64.
-"""
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
-# pyright: reportAttributeAccessIssue=false
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -17,6 +15,17 @@ from .moments_tile import FEATURE_UNIT, LN_2, load_row_halves, rotate
 from .numerics import MAX_CAPSULE, dot_halves, mul_without_fma, sample_range, split_halves
 
 
+class BwdWorkspace(NamedTuple):
+    """What kernels of the backward pass hand on."""
+
+    partial: Any  # sums of a slot, of gradients of theta, as in `FwdWorkspace`, [slots, j, k]
+    dS: Any  # gradients of S as halves, [b, j, 2, k]
+    dS_scale: Any  # their scales, [b, j]
+    dS64: Any  # the same in float64, [b, j, k]
+    df_total: Any  # gradients of the sum of f(a_inp), float64, [b, j]
+    dparams: Any  # a sample's gradients of W, B and both betas, float64, [b, j, d h + c h + 2]
+
+
 @triton.jit
 def store_or_add(p, b, mask, overwrite):
     """Overwrite what is in memory, or add to it."""
@@ -27,72 +36,64 @@ def store_or_add(p, b, mask, overwrite):
 
 
 @triton.jit
-def weights_bwd(blocks, b_v, b_vv, rotations, D: tl.constexpr, BLOCK_D: tl.constexpr):
+def weights_bwd(blocks, b_v, b_vv, rotations, T: tl.constexpr):
     """Compute gradients of `W [j, c, d, h]` from blocks of features and coefficients of votes and squares."""
     b_0, b_1, b_2, b_x = blocks
     W, W_1, W_2, back_1, back_2 = rotations
     o_x = tl.arange(0, b_x.shape[1])[None, :]
-    b_dW = 2 * model.unflatten(b_0, BLOCK_D) * W
-    if D >= 2:  # a product depends on both its entries
-        b_1 = b_1 * model.count_products(o_x % BLOCK_D, 1, D)
-        rotated = rotate(b_1, D - 1, D, BLOCK_D)
-        b_dW += model.unflatten(b_1, BLOCK_D) * W_1 + model.unflatten(rotated, BLOCK_D) * back_1
-    if D >= 4:
-        b_2 = b_2 * model.count_products(o_x % BLOCK_D, 2, D)
-        rotated = rotate(b_2, D - 2, D, BLOCK_D)
-        b_dW += model.unflatten(b_2, BLOCK_D) * W_2 + model.unflatten(rotated, BLOCK_D) * back_2
-    return b_dW * b_vv[:, :, None, :] + model.unflatten(b_x, BLOCK_D) * b_v[:, :, None, :]
+    b_dW = 2 * model.unflatten(b_0, T) * W
+    if T.D >= 2:  # a product depends on both its entries
+        b_1 = b_1 * model.count_products(o_x % T.BLOCK_D, 1, T)
+        rotated = rotate(b_1, T.D - 1, T)
+        b_dW += model.unflatten(b_1, T) * W_1 + model.unflatten(rotated, T) * back_1
+    if T.D >= 4:
+        b_2 = b_2 * model.count_products(o_x % T.BLOCK_D, 2, T)
+        rotated = rotate(b_2, T.D - 2, T)
+        b_dW += model.unflatten(b_2, T) * W_2 + model.unflatten(rotated, T) * back_2
+    return b_dW * b_vv[:, :, None, :] + model.unflatten(b_x, T) * b_v[:, :, None, :]
 
 
 @triton.jit(do_not_specialize=RUNTIME_SCALARS)
 def models_bwd_kernel(
-    p_W, p_B, p_use, p_ign, p_feature_mean, p_scale, p_f_total, p_S, p_D, p_in_float64, p_da, p_dmu, p_dsig2,
-    p_partial, p_dS, p_dS_scale, p_dS64, p_df_total, p_dparams, n_b, t, n_slots, eps, stride_W, stride_use, stride_ign,
-    LAST: tl.constexpr, GAUSSIAN: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
+    args, saved, douts, work, n_b, t, n_slots, eps, stride_W, stride_use, stride_ign, LAST: tl.constexpr,
+    T: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of an iteration's sums and of parameters from those of its output capsules."""
-    X: tl.constexpr = BLOCK_C * BLOCK_D
-    K: tl.constexpr = 4 * X
-    BLOCKS: tl.constexpr = (J + BLOCK_J - 1) // BLOCK_J
-    WIDTH: tl.constexpr = D * H + C * H + 2  # gradients of one output's parameters
-    pid = tl.program_id(0)
-    pid_b = pid.to(tl.int64) // BLOCKS
-    o_j = pid % BLOCKS * BLOCK_J + tl.arange(0, BLOCK_J)
-    m_j = o_j < J
-    row, p_own = (t * n_b + pid_b) * J, p_feature_mean + pid_b * K
-    weights = model.load_weights(p_W, o_j, stride_W, J, D, H, BLOCK_D, BLOCK_H)
-    W_1 = model.load_rotated_W(p_W, o_j, 1, stride_W, J, D, H, BLOCK_D, BLOCK_H)
-    W_2 = model.load_rotated_W(p_W, o_j, 2, stride_W, J, D, H, BLOCK_D, BLOCK_H)
-    back_1 = model.load_rotated_W(p_W, o_j, D - 1, stride_W, J, D, H, BLOCK_D, BLOCK_H)
-    back_2 = model.load_rotated_W(p_W, o_j, D - 2 if D >= 2 else 0, stride_W, J, D, H, BLOCK_D, BLOCK_H)
+    DH: tl.constexpr = T.D * T.H
+    CH: tl.constexpr = T.C * T.H
+    pid_b, o_j, m_j, row = model.locate_outputs(t, n_b, T)
+    p_own = saved.feature_mean + pid_b * T.K
+    weights = model.load_weights(args.W, o_j, stride_W, T)
+    W_1 = model.load_rotated_W(args.W, o_j, 1, stride_W, T)
+    W_2 = model.load_rotated_W(args.W, o_j, 2, stride_W, T)
+    back_1 = model.load_rotated_W(args.W, o_j, T.D - 1, stride_W, T)
+    back_2 = model.load_rotated_W(args.W, o_j, T.D - 2 if T.D >= 2 else 0, stride_W, T)
     rotations = weights[0], W_1, W_2, back_1, back_2
-    S_blocks = tile.unstack_features(tile.load_rows(p_S + row * K, o_j, J, K), BLOCK_D)
-    b_D = tl.load(p_D + row + o_j, mask=m_j, other=0.0)
-    b_f_total, spread = tl.load(p_f_total + pid_b), 1 / tl.load(p_scale + pid_b).to(tl.float64)
-    b_mean, b_mean_vote = model.vote_mean(p_own + 3 * X, weights[0], D, BLOCK_C, BLOCK_D)
-    b_V, b_VV = model.sum_votes(S_blocks, weights, BLOCK_D)
+    S_blocks = tile.unstack_features(tile.load_rows(saved.S + row * T.K, o_j, T), T)
+    b_D = tl.load(saved.D + row + o_j, mask=m_j, other=0.0)
+    b_f_total, spread = tl.load(saved.f_total + pid_b), 1 / tl.load(saved.scale + pid_b).to(tl.float64)
+    b_mean, b_mean_vote = model.vote_mean(p_own + 3 * T.X, weights[0], T)
+    b_V, b_VV = model.sum_votes(S_blocks, weights, T)
     b_m, b_N, b_sig2, b_B, b_a, b_use, b_ign = model.compute_model(
-        b_D, b_V, b_VV, b_mean_vote, b_f_total, p_B, p_use, p_ign, o_j, eps, stride_use, stride_ign,
-        J, C, H, BLOCK_C, BLOCK_H,
-    )  # fmt: skip
-    at, m_v = model.offset_outputs(o_j, J, C, H, BLOCK_C, BLOCK_H)
-    b_dW = tl.zeros([BLOCK_J, BLOCK_C, BLOCK_D, BLOCK_H], tl.float64)
+        b_D, b_V, b_VV, b_mean_vote, b_f_total, args, o_j, eps, stride_use, stride_ign, T
+    )
+    at, m_v = model.offset_outputs(o_j, T)
+    b_dW = tl.full([T.BLOCK_J, T.BLOCK_C, T.BLOCK_D, T.BLOCK_H], 0.0, tl.float64)
     if LAST:
-        o_out = pid_b * (J * C * H) + at
-        b_da = tl.load(p_da + pid_b * J + o_j, mask=m_j, other=0.0).to(tl.float64)
-        b_dmu = tl.load(p_dmu + o_out, mask=m_v, other=0.0).to(tl.float64)
+        o_out = pid_b * (T.J * T.C * T.H) + at
+        b_da = tl.load(douts.a + pid_b * T.J + o_j, mask=m_j, other=0.0).to(tl.float64)
+        b_dmu = tl.load(douts.mu + o_out, mask=m_v, other=0.0).to(tl.float64)
         b_dm = tl.zeros_like(b_dmu)
-        b_dsig2 = tl.load(p_dsig2 + o_out, mask=m_v, other=0.0).to(tl.float64)
+        b_dsig2 = tl.load(douts.sig2 + o_out, mask=m_v, other=0.0).to(tl.float64)
     else:
-        in_float64 = tl.load(p_in_float64 + pid_b)
-        b_dtheta = model.sum_feature_slots(p_partial, in_float64, pid_b, o_j, n_slots, J, K, BLOCK_J)
-        b_dlog = tl.sum(tl.where(model.mask_constant(BLOCK_D, K), b_dtheta, 0.0), 1)
-        b_dtheta += b_dlog[:, None] * model.load_feature_mean(p_own, X, BLOCK_D)
-        d_blocks = model.unstack_in_spreads(b_dtheta, spread, BLOCK_D)
-        b_V, b_VV = model.sum_votes(d_blocks, weights, BLOCK_D)
+        in_float64 = tl.load(saved.in_float64 + pid_b)
+        b_dtheta = model.sum_feature_slots(work.partial, in_float64, pid_b, o_j, n_slots, T)
+        b_dlog = tl.sum(tl.where(model.mask_constant(T), b_dtheta, 0.0), 1)
+        b_dtheta += b_dlog[:, None] * model.load_feature_mean(p_own, T)
+        d_blocks = model.unstack_in_spreads(b_dtheta, spread, T)
+        b_V, b_VV = model.sum_votes(d_blocks, weights, T)
         dlog = b_dlog[:, None, None]
-        if GAUSSIAN:
+        if T.GAUSSIAN:
             b_p = tl.where(m_v, 0.5 / b_sig2, 0.0)
             b_dp = -b_VV + 2 * b_m * b_V - b_m * b_m * dlog
             b_dsig2 = -(b_dp / b_sig2 + dlog) * b_p
@@ -102,7 +103,7 @@ def models_bwd_kernel(
         b_dm = 2 * b_p * (b_V - b_m * dlog)
         b_dmu = tl.zeros_like(b_dm)
         b_da = b_dlog / (1 + tl.exp(b_a))
-        b_dW += weights_bwd(d_blocks, 2 * b_p * b_m, -b_p, rotations, D, BLOCK_D)
+        b_dW += weights_bwd(d_blocks, 2 * b_p * b_m, -b_p, rotations, T)
     inverse = 1 / (b_D[:, None, None] + eps)
     b_dN = tl.where(m_v & (b_N > 0), b_dsig2 * inverse, 0.0)
     b_dm = b_dm - 2 * eps * (b_m + b_B) * b_dN
@@ -111,49 +112,44 @@ def models_bwd_kernel(
     b_dV = tl.where(m_v, b_dm * inverse - 2 * b_m * b_dN, 0.0)
     b_dD = tl.where(m_v, b_m * b_m * b_dN - (b_dm * b_m + b_dN * b_N) * inverse, 0.0)
     b_dD = tl.sum(tl.sum(b_dD, 2), 1) + (b_use + b_ign) * b_da
-    b_dS = model.project_to_features(b_dV, b_dN, spread, weights, BLOCK_D)
+    b_dS = model.project_to_features(b_dV, b_dN, spread, weights, T)
     if t > 0:  # the first iteration's features are not reduced by their mean
-        b_dD += tl.sum(mul_without_fma(b_dS, model.load_feature_mean(p_own, X, BLOCK_D)), 1)
-    b_dS = tl.where(model.mask_constant(BLOCK_D, K), b_dD[:, None], b_dS)
-    model.store_row_halves(p_dS + pid_b * (J * 2 * K), p_dS_scale + pid_b * J + o_j, b_dS, o_j, J)
-    tile.store_rows(p_dS64 + pid_b * (J * K), b_dS, o_j, J)
-    b_dW += weights_bwd(S_blocks, b_dV, b_dN, rotations, D, BLOCK_D)
+        b_dD += tl.sum(mul_without_fma(b_dS, model.load_feature_mean(p_own, T)), 1)
+    b_dS = tl.where(model.mask_constant(T), b_dD[:, None], b_dS)
+    model.store_row_halves(work.dS + pid_b * (T.J * 2 * T.K), work.dS_scale + pid_b * T.J + o_j, b_dS, o_j, T.J)
+    tile.store_rows(work.dS64 + pid_b * (T.J * T.K), b_dS, o_j, T)
+    b_dW += weights_bwd(S_blocks, b_dV, b_dN, rotations, T)
     b_dW += b_mean[:, :, :, None] * b_dB[:, :, None, :]
-    store_or_add(p_df_total + pid_b * J + o_j, -b_ign * b_da, m_j, LAST)
-    p_own_params = p_dparams + (pid_b * J + o_j) * WIDTH
-    o_d, o_h = tl.arange(0, BLOCK_D)[None, :, None], tl.arange(0, BLOCK_H)[None, None, :]
-    m_W = m_j[:, None, None] & (o_d < D) & (o_h < H)
-    store_or_add(p_own_params[:, None, None] + o_d * H + o_h, tl.sum(b_dW, 1), m_W, LAST)
-    store_or_add(p_own_params[:, None, None] + D * H + at - o_j[:, None, None] * (C * H), b_dB, m_v, LAST)
-    store_or_add(p_own_params + D * H + C * H, b_da * b_D, m_j, LAST)
-    store_or_add(p_own_params + D * H + C * H + 1, b_da * (b_D - b_f_total), m_j, LAST)
+    store_or_add(work.df_total + pid_b * T.J + o_j, -b_ign * b_da, m_j, LAST)
+    p_own_params = work.dparams + (pid_b * T.J + o_j) * (DH + CH + 2)
+    o_d, o_h = tl.arange(0, T.BLOCK_D)[None, :, None], tl.arange(0, T.BLOCK_H)[None, None, :]
+    m_W = m_j[:, None, None] & (o_d < T.D) & (o_h < T.H)
+    store_or_add(p_own_params[:, None, None] + o_d * T.H + o_h, tl.sum(b_dW, 1), m_W, LAST)
+    store_or_add(p_own_params[:, None, None] + DH + at - o_j[:, None, None] * (T.C * T.H), b_dB, m_v, LAST)
+    store_or_add(p_own_params + DH + CH, b_da * b_D, m_j, LAST)
+    store_or_add(p_own_params + DH + CH + 1, b_da * (b_D - b_f_total), m_j, LAST)
 
 
 @triton.jit
-def sum_features_bwd(
-    p_a, p_x, p_feature_mean, p_scale, p_theta, p_log, p_partial, p_dS, p_dS_scale, p_da_inp, p_dx, first, last, n,
-    overwrite, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_JJ: tl.constexpr,
-    X: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """Compute gradients of the inputs from `first` to `last`, and sum those of the E-step's coefficients over them."""
-    K: tl.constexpr = 4 * X
-    o_i, o_jj, o_x = tl.arange(0, BLOCK_I), tl.arange(0, BLOCK_JJ), tl.arange(0, X)
-    b_mean, b_scale = tl.load(p_feature_mean + 3 * X + o_x), tl.load(p_scale)
-    c_hi, c_lo = load_row_halves(p_theta, o_jj, J, K)
-    g_hi, g_lo = load_row_halves(p_dS, o_jj, J, K)
+def sum_features_bwd(slot, p_theta, p_log, p_partial, p_dS, p_dS_scale, p_da_inp, p_dx, overwrite, T: tl.constexpr):
+    """Compute gradients of a slot's inputs, and sum those of the E-step's coefficients over them."""
+    o_i, o_j = tl.arange(0, T.BLOCK_I), tl.arange(0, T.BLOCK_J)
+    b_mean, b_scale = tl.load(slot.feature_mean + 3 * T.X + tl.arange(0, T.X)), tl.load(slot.scale)
+    c_hi, c_lo = load_row_halves(p_theta, o_j, T)
+    g_hi, g_lo = load_row_halves(p_dS, o_j, T)
     # one product instead of two, which would wait for each other
     cg_hi, cg_lo = tile.concat_rows(c_hi, g_hi), tile.concat_rows(c_lo, g_lo)
-    b_dtheta = tl.zeros([BLOCK_JJ, K], tl.float32)
-    c_scale = tl.load(p_log + o_jj, mask=o_jj < J, other=0.0) * FEATURE_UNIT
-    b_log = tile.load_log_terms(p_log + J, o_jj, J)
-    g_scale = tl.load(p_dS_scale + o_jj, mask=o_jj < J, other=0.0) * FEATURE_UNIT
-    i = first + o_i
-    next_x, next_a = tile.load_capsules(p_x, i, n, o_x, C, D, BLOCK_D), tile.load_scores(p_a, i, n)
-    for start in range(first, last, BLOCK_I):
+    b_dtheta = tl.full([T.BLOCK_J, T.K], 0.0, tl.float32)
+    c_scale = tl.load(p_log + o_j, mask=o_j < T.J, other=0.0) * FEATURE_UNIT
+    b_log = tile.load_log_terms(p_log + T.J, o_j, T)
+    g_scale = tl.load(p_dS_scale + o_j, mask=o_j < T.J, other=0.0) * FEATURE_UNIT
+    i = slot.first + o_i
+    next_x, next_a = tile.load_capsules(slot.x, i, slot.n, T), tile.load_scores(slot.a, i, slot.n)
+    for start in range(slot.first, slot.last, T.BLOCK_I):
         b_x, b_f = tile.centre_capsules(next_x, b_mean, b_scale), tl.sigmoid(next_a)
         i = start + o_i
-        b_hi, b_lo = tile.compute_feature_halves(b_x, p_feature_mean, D, BLOCK_D)
-        b_acc = tl.zeros([BLOCK_I, 2 * BLOCK_JJ], tl.float32)
+        b_hi, b_lo = split_halves(tile.compute_features(b_x, slot.feature_mean, 1 / FEATURE_UNIT, T))
+        b_acc = tl.full([T.BLOCK_I, 2 * T.BLOCK_J], 0.0, tl.float32)
         b_acc, b_dD = tile.split_columns(dot_halves(b_hi, b_lo, tl.trans(cg_hi), tl.trans(cg_lo), b_acc))
         b_exp, b_inverse = tile.softmax_terms(b_acc, c_scale, b_log)
         b_dD = b_dD * g_scale[None, :]
@@ -162,9 +158,8 @@ def sum_features_bwd(
         b_dlogit = b_D * (b_dD - b_df[:, None])
         d_scale, d_inverse = tile.compute_scales(tl.max(tl.abs(b_dlogit), 0))
         d_hi, d_lo = split_halves(b_dlogit * d_inverse[None, :])
-        at_x = i[:, None] * (C * D) + tile.offset_entries(o_x, D, BLOCK_D)[None, :]
-        m_i, m_x = i < n, tile.mask_entries(o_x, C, D, BLOCK_D)[None, :]
-        m_old = i < tl.where(overwrite == 0, n, 0)
+        at_x, m_x = tile.offset_capsules(i, T)
+        m_i, m_old = i < slot.n, i < tl.where(overwrite == 0, slot.n, 0)
         # loaded before the products, to hide the latency
         b_old_dx = tl.load(p_dx + at_x, mask=m_old[:, None] & m_x, other=0.0)
         b_old_df = tl.load(p_da_inp + i, mask=m_old, other=0.0)
@@ -173,118 +168,101 @@ def sum_features_bwd(
         r_scale, r_inverse = tile.compute_scales(tl.max(tl.maximum(tl.abs(b_dlogit), b_D), 1))
         l_hi, l_lo = split_halves(b_dlogit * (r_inverse * LN_2)[:, None])
         u_hi, u_lo = split_halves(b_D * r_inverse[:, None])
-        i_next = i + BLOCK_I
-        next_x, next_a = tile.load_capsules(p_x, i_next, n, o_x, C, D, BLOCK_D), tile.load_scores(p_a, i_next, n)
+        i_next = i + T.BLOCK_I
+        next_x, next_a = tile.load_capsules(slot.x, i_next, slot.n, T), tile.load_scores(slot.a, i_next, slot.n)
         lu_lo, lu_hi = tile.concat_columns(l_lo, u_lo), tile.concat_columns(l_hi, u_hi)
-        b_dphi = dot_halves(lu_hi, lu_lo, cg_hi, cg_lo, tl.zeros([BLOCK_I, K], tl.float32)) * r_scale[:, None]
-        b_dx = tile.features_bwd(b_dphi, b_x, D, BLOCK_D) * (b_scale * (1 / FEATURE_UNIT))
+        b_dphi = dot_halves(lu_hi, lu_lo, cg_hi, cg_lo, tl.full([T.BLOCK_I, T.K], 0.0, tl.float32)) * r_scale[:, None]
+        b_dx = tile.features_bwd(b_dphi, b_x, T) * (b_scale * (1 / FEATURE_UNIT))
         tl.store(p_dx + at_x, b_old_dx + b_dx, mask=m_i[:, None] & m_x)
         tl.store(p_da_inp + i, b_old_df + b_df, mask=m_i)
         # last, when most registers are free again
-        b_acc = dot_halves(tl.trans(d_hi), tl.trans(d_lo), b_hi, b_lo, tl.zeros([BLOCK_JJ, K], tl.float32))
+        b_acc = dot_halves(tl.trans(d_hi), tl.trans(d_lo), b_hi, b_lo, tl.full([T.BLOCK_J, T.K], 0.0, tl.float32))
         b_dtheta += b_acc * d_scale[:, None]
-    tile.store_rows(model.as_float32(p_partial), b_dtheta * FEATURE_UNIT, o_jj, J)
+    tile.store_rows(model.as_float32(p_partial), b_dtheta * FEATURE_UNIT, o_j, T)
 
 
 @triton.jit(do_not_specialize=RUNTIME_SCALARS)
-def feature_sums_bwd_kernel(
-    p_a, p_x, p_offsets, p_feature_mean, p_scale, p_theta, p_log, p_in_float64, p_theta64, p_partial, p_dS, p_dS_scale,
-    p_dS64, p_da_inp, p_dx, n_b, n_inp, t, overwrite, n_slots, slot_tiles,
-    PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BLOCK_I: tl.constexpr,
-    BLOCK_JJ: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+def feature_sums_bwd_kernel(args, saved, work, grads, n_b, n_inp, t, overwrite, n_slots, slot_tiles, T: tl.constexpr):
     """Compute gradients of f(a_inp) and capsules, and a slot's partial sums of those of the E-step's coefficients."""
-    X: tl.constexpr = BLOCK_C * BLOCK_D
-    K: tl.constexpr = 4 * X
-    pid, pid_b, start, n, first, last = tile.slot_range(p_offsets, n_inp, n_slots, slot_tiles, PACKED, BLOCK_I)
-    row = (t * n_b + pid_b) * J
-    p_a, p_x, p_log = p_a + start, p_x + start * (C * D), p_log + row * 4
-    p_feature_mean, p_scale = p_feature_mean + pid_b * K, p_scale + pid_b
-    p_da_inp, p_dx, p_partial = p_da_inp + start, p_dx + start * (C * D), p_partial + pid * (J * K)
+    slot, pid, pid_b, start = tile.locate_slot(args, saved, n_inp, n_slots, slot_tiles, T)
+    row, p_partial = (t * n_b + pid_b) * T.J, work.partial + pid * (T.J * T.K)
+    p_da_inp, p_dx = grads.a + start, grads.x + start * (T.C * T.D)
     if FLOAT64:
-        in_halves = tl.load(p_in_float64 + pid_b) == 0
+        in_halves = tl.load(saved.in_float64 + pid_b) == 0
     else:
         in_halves: tl.constexpr = True
     if in_halves:
-        sum_features_bwd(
-            p_a, p_x, p_feature_mean, p_scale, p_theta + row * (2 * K), p_log, p_partial, p_dS + pid_b * (J * 2 * K),
-            p_dS_scale + pid_b * J, p_da_inp, p_dx, first, last, n, overwrite, J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,
-        )  # fmt: skip
+        p_theta, p_dS = saved.theta + row * (2 * T.K), work.dS + pid_b * (T.J * 2 * T.K)
+        p_log, p_dS_scale = saved.log + row * 4, work.dS_scale + pid_b * T.J
+        sum_features_bwd(slot, p_theta, p_log, p_partial, p_dS, p_dS_scale, p_da_inp, p_dx, overwrite, T)
     else:
-        sum_features_float64_bwd(
-            p_a, p_x, p_feature_mean, p_scale, p_theta64 + row * K, p_partial, p_dS64 + pid_b * (J * K), p_da_inp, p_dx,
-            first, last, n, overwrite, J, C, D, BLOCK_I, BLOCK_JJ, X, BLOCK_D,
-        )  # fmt: skip
+        p_theta64, p_dS64 = saved.theta64 + row * T.K, work.dS64 + pid_b * (T.J * T.K)
+        sum_features_float64_bwd(slot, p_theta64, p_partial, p_dS64, p_da_inp, p_dx, overwrite, T)
 
 
 @triton.jit(do_not_specialize=RUNTIME_SCALARS)
-def first_sums_bwd_kernel(
-    p_a, p_x, p_offsets, p_feature_mean, p_scale, p_dS, p_dS_scale, p_df_total, p_dparams, p_da_inp, p_dx,
-    p_dW, p_dB, p_duse, p_dign, n_b, n_inp, overwrite, n_slots, slot_tiles,
-    PACKED: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr, BLOCK_I: tl.constexpr,
-    BLOCK_JJ: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+def first_sums_bwd_kernel(args, saved, work, grads, n_b, n_inp, overwrite, n_slots, slot_tiles, T: tl.constexpr):
     """Add the first iteration's gradients of inputs to those of the others; and sum parameters' over samples."""
-    X: tl.constexpr = BLOCK_C * BLOCK_D
-    K: tl.constexpr = 4 * X
     pid = tl.program_id(0)
     if pid >= n_b * n_slots:
-        reduce_param_grads(p_dparams, p_dW, p_dB, p_duse, p_dign, pid - n_b * n_slots, n_b, J, D * H, C * H)
+        reduce_param_grads(work.dparams, grads, pid - n_b * n_slots, n_b, T)
     else:
         pid_b, pid_q = pid.to(tl.int64) // n_slots, pid % n_slots
-        start, n = sample_range(p_offsets, pid_b, n_inp, PACKED)
-        o_i, o_jj, o_x = tl.arange(0, BLOCK_I), tl.arange(0, BLOCK_JJ), tl.arange(0, X)
-        b_mean, b_scale = tl.load(p_feature_mean + pid_b * K + 3 * X + o_x), tl.load(p_scale + pid_b)
-        b_hi, b_lo = load_row_halves(p_dS + pid_b * (J * 2 * K), o_jj, J, K)
-        g_scale = tl.load(p_dS_scale + pid_b * J + o_jj, mask=o_jj < J, other=0.0) * (1.0 / J)
+        start, n = sample_range(args.offsets, pid_b, n_inp, T.PACKED)
+        o_i, o_j = tl.arange(0, T.BLOCK_I), tl.arange(0, T.BLOCK_J)
+        p_mean = saved.feature_mean + pid_b * T.K + 3 * T.X
+        b_mean, b_scale = tl.load(p_mean + tl.arange(0, T.X)), tl.load(saved.scale + pid_b)
+        b_hi, b_lo = load_row_halves(work.dS + pid_b * (T.J * 2 * T.K), o_j, T)
+        g_scale = tl.load(work.dS_scale + pid_b * T.J + o_j, mask=o_j < T.J, other=0.0) * (1.0 / T.J)
         b_dS = tl.sum(mul_without_fma(b_hi.to(tl.float32) + b_lo.to(tl.float32), g_scale[:, None]), 0)[None, :]
-        m_constant = model.mask_constant(BLOCK_D, K)
+        m_constant = model.mask_constant(T)
         b_dD = tl.sum(tl.where(m_constant, b_dS, 0.0), 1)
-        g_0, g_1, g_2, g_x = tile.unstack_features(tl.where(m_constant, 0.0, b_dS), BLOCK_D)
-        b_df_total = tl.load(p_df_total + pid_b * J + o_jj, mask=o_jj < J, other=0.0)
+        g_0, g_1, g_2, g_x = tile.unstack_features(tl.where(m_constant, 0.0, b_dS), T)
+        b_df_total = tl.load(work.df_total + pid_b * T.J + o_j, mask=o_j < T.J, other=0.0)
         b_df_shared = b_dD + tl.sum(b_df_total, 0).to(tl.float32)
-        for pid_i in range(pid_q * slot_tiles, tl.minimum((pid_q + 1) * slot_tiles, tl.cdiv(n, BLOCK_I))):
-            i = pid_i * BLOCK_I + o_i
-            b_a = tile.load_scores(p_a + start, i, n)
+        for pid_i in range(pid_q * slot_tiles, tl.minimum((pid_q + 1) * slot_tiles, tl.cdiv(n, T.BLOCK_I))):
+            i = pid_i * T.BLOCK_I + o_i
+            b_a = tile.load_scores(args.a + start, i, n)
             b_f = tl.sigmoid(b_a)
-            b_x_inp = tile.load_capsules(p_x + start * (C * D), i, n, o_x, C, D, BLOCK_D)
+            b_x_inp = tile.load_capsules(args.x + start * (T.C * T.D), i, n, T)
             b_x = tile.centre_capsules(b_x_inp, b_mean, b_scale)
             b_gx = b_x * g_0  # sums to the gradient of f(a_inp) once multiplied by x
             b_dx = 2 * b_gx + g_x
             b_gx += g_x
-            if D >= 2:
-                b_next = rotate(b_x, 1, D, BLOCK_D) * g_1
-                b_back = rotate(b_x * g_1, D - 1, D, BLOCK_D)
+            if T.D >= 2:
+                b_next = rotate(b_x, 1, T) * g_1
+                b_back = rotate(b_x * g_1, T.D - 1, T)
                 b_gx, b_dx = b_gx + b_next, b_dx + b_next + b_back
-            if D >= 4:
-                b_next = rotate(b_x, 2, D, BLOCK_D) * g_2
-                b_back = rotate(b_x * g_2, D - 2, D, BLOCK_D)
+            if T.D >= 4:
+                b_next = rotate(b_x, 2, T) * g_2
+                b_back = rotate(b_x * g_2, T.D - 2, T)
                 b_gx, b_dx = b_gx + b_next, b_dx + b_next + b_back
             b_df = tl.sum(mul_without_fma(b_gx, b_x), 1) + b_df_shared
             b_dx = b_dx * (b_f * b_scale)[:, None]
             m_i = i < n
-            at_x = start * (C * D) + i[:, None] * (C * D) + tile.offset_entries(o_x, D, BLOCK_D)[None, :]
-            m_x = m_i[:, None] & tile.mask_entries(o_x, C, D, BLOCK_D)[None, :]
+            at_x, m_x = tile.offset_capsules(i, T)
+            at_x, m_x = start * (T.C * T.D) + at_x, m_i[:, None] & m_x
             if overwrite == 0:
-                b_dx += tl.load(p_dx + at_x, mask=m_x, other=0.0)
-                b_df += tl.load(p_da_inp + start + i, mask=m_i, other=0.0)
-            tl.store(p_dx + at_x, tl.where(tl.abs(b_x_inp) <= MAX_CAPSULE, b_dx, 0.0), mask=m_x)
-            tl.store(p_da_inp + start + i, b_df * b_f * tl.sigmoid(-b_a), mask=m_i)
+                b_dx += tl.load(grads.x + at_x, mask=m_x, other=0.0)
+                b_df += tl.load(grads.a + start + i, mask=m_i, other=0.0)
+            tl.store(grads.x + at_x, tl.where(tl.abs(b_x_inp) <= MAX_CAPSULE, b_dx, 0.0), mask=m_x)
+            tl.store(grads.a + start + i, b_df * b_f * tl.sigmoid(-b_a), mask=m_i)
 
 
 @triton.jit
-def reduce_param_grads(p_dparams, p_dW, p_dB, p_duse, p_dign, pid, n_b, J: tl.constexpr, DH: tl.constexpr,
-                       CH: tl.constexpr):  # fmt: skip
+def reduce_param_grads(p_dparams, grads, pid, n_b, T: tl.constexpr):
     """Sum gradients of parameters over samples."""
-    SIZE: tl.constexpr = J * (DH + CH + 2)
+    DH: tl.constexpr = T.D * T.H
+    CH: tl.constexpr = T.C * T.H
+    SIZE: tl.constexpr = T.J * (DH + CH + 2)
     at = pid * 128 + tl.arange(0, 128)
     zero = pid.to(tl.int64) * 0  # makes offsets 64-bit
-    b_sum = tl.zeros([128], tl.float64)
+    b_sum = tl.full([128], 0.0, tl.float64)
     for b in range(n_b):
         b_sum += tl.load(p_dparams + (zero + b) * SIZE + at, mask=at < SIZE, other=0.0)
     b_sum = b_sum.to(tl.float32)
     j, entry = at // (DH + CH + 2), at % (DH + CH + 2)
-    tl.store(p_dW + j * DH + entry, b_sum, mask=(at < SIZE) & (entry < DH))
-    tl.store(p_dB + j * CH + entry - DH, b_sum, mask=(at < SIZE) & (entry >= DH) & (entry < DH + CH))
-    tl.store(p_duse + j, b_sum, mask=(at < SIZE) & (entry == DH + CH))
-    tl.store(p_dign + j, b_sum, mask=(at < SIZE) & (entry == DH + CH + 1))
+    tl.store(grads.W + j * DH + entry, b_sum, mask=(at < SIZE) & (entry < DH))
+    tl.store(grads.B + j * CH + entry - DH, b_sum, mask=(at < SIZE) & (entry >= DH) & (entry < DH + CH))
+    tl.store(grads.use + j, b_sum, mask=(at < SIZE) & (entry == DH + CH))
+    tl.store(grads.ign + j, b_sum, mask=(at < SIZE) & (entry == DH + CH + 1))

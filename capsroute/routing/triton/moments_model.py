@@ -1,7 +1,6 @@
 """Operations of the moment form on the models of some outputs, in float64. Axes as in `moments.py`."""
 
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
-# pyright: reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl
@@ -21,56 +20,54 @@ BLOCK_Q = tl.constexpr(16)
 
 
 @triton.jit
-def count_products(o_d, shift: tl.constexpr, D: tl.constexpr):
+def count_products(o_d, shift: tl.constexpr, T: tl.constexpr):
     """Return how often the product of entries d and `d + shift` occurs in a square: twice, and zero for repetitions."""
-    return tl.where((2 * shift < D) | (2 * o_d < D), 2.0 if 2 * shift <= D else 0.0, 0.0).to(tl.float64)
+    return tl.where((2 * shift < T.D) | (2 * o_d < T.D), 2.0 if 2 * shift <= T.D else 0.0, 0.0).to(tl.float64)
 
 
 @triton.jit
-def load_rotated_W(p_W, o_j, shift, stride_W, J: tl.constexpr, D: tl.constexpr, H: tl.constexpr, BLOCK_D: tl.constexpr,
-                   BLOCK_H: tl.constexpr):  # fmt: skip
+def load_rotated_W(p_W, o_j, shift, stride_W, T: tl.constexpr):
     """Load `W [j, 1, d, h]`, rotated by `shift` along d."""
-    o_d, o_h = tl.arange(0, BLOCK_D)[None, None, :, None], tl.arange(0, BLOCK_H)[None, None, None, :]
+    o_d, o_h = tl.arange(0, T.BLOCK_D)[None, None, :, None], tl.arange(0, T.BLOCK_H)[None, None, None, :]
     j = o_j[:, None, None, None]
-    m = (j < J) & (o_d < D) & (o_h < H)
-    return tl.load(p_W + j * stride_W + (o_d + shift + D) % D * H + o_h, mask=m, other=0.0).to(tl.float64)
+    m = (j < T.J) & (o_d < T.D) & (o_h < T.H)
+    return tl.load(p_W + j * stride_W + (o_d + shift + T.D) % T.D * T.H + o_h, mask=m, other=0.0).to(tl.float64)
 
 
 @triton.jit
-def load_weights(p_W, o_j, stride_W, J: tl.constexpr, D: tl.constexpr, H: tl.constexpr, BLOCK_D: tl.constexpr,
-                 BLOCK_H: tl.constexpr):  # fmt: skip
+def load_weights(p_W, o_j, stride_W, T: tl.constexpr):
     """Return weights `[j, 1, d, h]` of entries in votes, and of the three kinds of products in squared votes."""
-    o_d = tl.arange(0, BLOCK_D)[None, None, :, None]
-    b_W = load_rotated_W(p_W, o_j, 0, stride_W, J, D, H, BLOCK_D, BLOCK_H)
-    b_1 = b_W * load_rotated_W(p_W, o_j, 1, stride_W, J, D, H, BLOCK_D, BLOCK_H) * count_products(o_d, 1, D)
-    b_2 = b_W * load_rotated_W(p_W, o_j, 2, stride_W, J, D, H, BLOCK_D, BLOCK_H) * count_products(o_d, 2, D)
+    o_d = tl.arange(0, T.BLOCK_D)[None, None, :, None]
+    b_W = load_rotated_W(p_W, o_j, 0, stride_W, T)
+    b_1 = b_W * load_rotated_W(p_W, o_j, 1, stride_W, T) * count_products(o_d, 1, T)
+    b_2 = b_W * load_rotated_W(p_W, o_j, 2, stride_W, T) * count_products(o_d, 2, T)
     return b_W, b_W * b_W, b_1, b_2
 
 
 @triton.jit
-def sum_votes(blocks, weights, BLOCK_D: tl.constexpr):
+def sum_votes(blocks, weights, T: tl.constexpr):
     """Turn sums of features, four blocks `[j, x]`, into sums of votes and of squared votes `[j, c, h]`."""
     b_0, b_1, b_2, b_x = blocks
     W, WW_0, WW_1, WW_2 = weights
-    b_VV = unflatten(b_0, BLOCK_D) * WW_0 + unflatten(b_1, BLOCK_D) * WW_1
-    b_VV += unflatten(b_2, BLOCK_D) * WW_2
-    return tl.sum(mul_without_fma(unflatten(b_x, BLOCK_D), W), 2), tl.sum(b_VV, 2)
+    b_VV = unflatten(b_0, T) * WW_0 + unflatten(b_1, T) * WW_1
+    b_VV += unflatten(b_2, T) * WW_2
+    return tl.sum(mul_without_fma(unflatten(b_x, T), W), 2), tl.sum(b_VV, 2)
 
 
 @triton.jit
-def project_to_features(b_v, b_vv, spread, weights, BLOCK_D: tl.constexpr):
+def project_to_features(b_v, b_vv, spread, weights, T: tl.constexpr):
     """Turn coefficients of votes and squared votes `[j, c, h]` into coefficients of features `[j, k]`."""
     W, WW_0, WW_1, WW_2 = weights
     b_v, b_vv = b_v[:, :, None, :] * spread, b_vv[:, :, None, :] * (spread * spread)
     b_0, b_1 = tl.sum(mul_without_fma(b_vv, WW_0), 3), tl.sum(mul_without_fma(b_vv, WW_1), 3)
     b_2, b_x = tl.sum(mul_without_fma(b_vv, WW_2), 3), tl.sum(mul_without_fma(b_v, W), 3)
-    return stack_features(flatten(b_0), flatten(b_1), flatten(b_2), flatten(b_x), BLOCK_D)
+    return stack_features(flatten(b_0), flatten(b_1), flatten(b_2), flatten(b_x), T)
 
 
 @triton.jit
-def unflatten(b, BLOCK_D: tl.constexpr):
+def unflatten(b, T: tl.constexpr):
     """Reshape a block `[j, x]` to `[j, c, d, 1]`."""
-    return tl.reshape(b, [b.shape[0], b.shape[1] // BLOCK_D, BLOCK_D, 1])
+    return tl.reshape(b, [b.shape[0], b.shape[1] // T.BLOCK_D, T.BLOCK_D, 1])
 
 
 @triton.jit
@@ -86,22 +83,20 @@ def as_float32(p_partial):
 
 
 @triton.jit
-def sum_feature_slots(p_partial, in_float64, pid_b, o_j, n_slots, J: tl.constexpr, K: tl.constexpr,
-                      BLOCK_J: tl.constexpr):  # fmt: skip
+def sum_feature_slots(p_partial, in_float64, pid_b, o_j, n_slots, T: tl.constexpr):
     """Sum rows `[j, k]` over a sample's slots, float32 with its truncation bias corrected, or float64."""
     if in_float64 == 0:
-        b_sum = sum_row_slots(as_float32(p_partial), pid_b, o_j, n_slots, J, 2 * J * K, J, K, BLOCK_J)
+        b_sum = sum_row_slots(as_float32(p_partial), pid_b, o_j, n_slots, 2 * T.J * T.K, T.J, T)
         return b_sum * TRUNCATION_BIAS
     else:
-        return sum_row_slots(p_partial, pid_b, o_j, n_slots, J, J * K, J, K, BLOCK_J)
+        return sum_row_slots(p_partial, pid_b, o_j, n_slots, T.J * T.K, T.J, T)
 
 
 @triton.jit
-def sum_row_slots(p_partial, pid_b, o_j, n_slots, n_j, stride, J: tl.constexpr, K: tl.constexpr,
-                  BLOCK_J: tl.constexpr):  # fmt: skip
-    """Sum rows `[j, k]` over a sample's slots; slots have `n_j` rows, one for all outputs or one for each."""
-    at = tl.minimum(o_j, n_j - 1)[:, None] * K + tl.arange(0, K)[None, :]
-    b_sum = tl.zeros([BLOCK_J, K], tl.float64)
+def sum_row_slots(p_partial, pid_b, o_j, n_slots, stride, J: tl.constexpr, T: tl.constexpr):
+    """Sum rows `[j, k]` over a sample's slots; slots have `J` rows, one for all outputs or one for each."""
+    at = tl.minimum(o_j, J - 1)[:, None] * T.K + tl.arange(0, T.K)[None, :]
+    b_sum = tl.full([o_j.shape[0], T.K], 0.0, tl.float64)
     for q in range(0, n_slots, BLOCK_Q):
         for r in tl.static_range(BLOCK_Q):  # unrolled: all loads at once, and added in order
             m = (o_j < tl.where(q + r < n_slots, J, 0))[:, None]
@@ -111,52 +106,52 @@ def sum_row_slots(p_partial, pid_b, o_j, n_slots, n_j, stride, J: tl.constexpr, 
 
 
 @triton.jit
-def sum_scalar_slots(p_partial, pid_b, o_j, n_slots, n_j, J: tl.constexpr, BLOCK_J: tl.constexpr):
+def sum_scalar_slots(p_partial, pid_b, o_j, n_slots, J: tl.constexpr):
     """Sum numbers `[j]` over a sample's slots, which hold one for all outputs or one for each."""
     o_q = tl.arange(0, BLOCK_Q)
-    row = tl.minimum(o_j, n_j - 1)[None, :]
-    b_sum = tl.zeros([BLOCK_J], tl.float64)
+    row = tl.minimum(o_j, J - 1)[None, :]
+    b_sum = tl.zeros([o_j.shape[0]], tl.float64)
     for q in range(0, n_slots, BLOCK_Q):
-        p_slot = p_partial + (pid_b * n_slots + q + o_q)[:, None] * n_j
+        p_slot = p_partial + (pid_b * n_slots + q + o_q)[:, None] * J
         m = (q + o_q < n_slots)[:, None] & (o_j < J)[None, :]
         b_sum += tl.sum(tl.load(p_slot + row, mask=m, other=0.0).to(tl.float64), 0)
     return b_sum
 
 
 @triton.jit
-def reduce_range_slots(p_range, pid_b, n_slots, X: tl.constexpr):
+def reduce_range_slots(p_range, pid_b, n_slots, T: tl.constexpr):
     """Return the least and the largest value `[x]` of each entry among a sample's inputs with weight."""
-    o_q, o_x = tl.arange(0, BLOCK_Q), tl.arange(0, X)
-    b_min, b_max = tl.full([X], float("inf"), tl.float32), tl.full([X], float("-inf"), tl.float32)
+    o_q, o_x = tl.arange(0, BLOCK_Q), tl.arange(0, T.X)
+    b_min, b_max = tl.full([T.X], float("inf"), tl.float32), tl.full([T.X], float("-inf"), tl.float32)
     for q in range(0, n_slots, BLOCK_Q):
-        p_slot = p_range + (pid_b * n_slots + q + o_q)[:, None] * (2 * X) + o_x[None, :]
+        p_slot = p_range + (pid_b * n_slots + q + o_q)[:, None] * (2 * T.X) + o_x[None, :]
         m = (q + o_q < n_slots)[:, None]
         b_min = tl.minimum(b_min, tl.min(tl.load(p_slot, mask=m, other=float("inf")), 0))
-        b_max = tl.maximum(b_max, tl.max(tl.load(p_slot + X, mask=m, other=float("-inf")), 0))
+        b_max = tl.maximum(b_max, tl.max(tl.load(p_slot + T.X, mask=m, other=float("-inf")), 0))
     return b_min, b_max
 
 
 @triton.jit
-def unstack_in_spreads(b_rows, spread, BLOCK_D: tl.constexpr):
+def unstack_in_spreads(b_rows, spread, T: tl.constexpr):
     """Split rows `[j, k]` into four blocks `[j, x]`, entries times the spread and products times its square."""
-    b_0, b_1, b_2, b_x = unstack_features(b_rows, BLOCK_D)
+    b_0, b_1, b_2, b_x = unstack_features(b_rows, T)
     square = spread * spread
     return b_0 * square, b_1 * square, b_2 * square, b_x * spread
 
 
 @triton.jit
-def mask_constant(BLOCK_D: tl.constexpr, K: tl.constexpr):
+def mask_constant(T: tl.constexpr):
     """Return which feature is the constant one, `[1, k]`."""
-    return (tl.arange(0, K) == 3 * BLOCK_D - 1)[None, :]
+    return (tl.arange(0, T.K) == 3 * T.BLOCK_D - 1)[None, :]
 
 
 @triton.jit
-def load_feature_mean(p_feature_mean, X: tl.constexpr, BLOCK_D: tl.constexpr):
+def load_feature_mean(p_feature_mean, T: tl.constexpr):
     """Load the mean of each feature over a sample `[1, k]`; zero for entries, which are centred already."""
-    o_k = tl.arange(0, 4 * X)
-    block = o_k // BLOCK_D % 4
-    at = block * X + o_k // (4 * BLOCK_D) * BLOCK_D + o_k % BLOCK_D
-    m = (block < 3) & (o_k != 3 * BLOCK_D - 1)
+    o_k = tl.arange(0, T.K)
+    block = o_k // T.BLOCK_D % 4
+    at = block * T.X + o_k // (4 * T.BLOCK_D) * T.BLOCK_D + o_k % T.BLOCK_D
+    m = (block < 3) & (o_k != 3 * T.BLOCK_D - 1)
     return tl.load(p_feature_mean + at, mask=m, other=0.0).to(tl.float64)[None, :]
 
 
@@ -177,37 +172,43 @@ def store_row_halves(p_rows, p_scale, b_rows, o_j, J: tl.constexpr):
 
 
 @triton.jit
-def vote_mean(p_mean, W, D: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr):
+def vote_mean(p_mean, W, T: tl.constexpr):
     """Return the mean `[1, c, d]` of a sample's inputs and its votes `[j, c, h]` without bias."""
-    o_c, o_d = tl.arange(0, BLOCK_C)[None, :, None], tl.arange(0, BLOCK_D)[None, None, :]
-    b_mean = tl.load(p_mean + o_c * BLOCK_D + o_d, mask=(o_d < D) & (o_c < BLOCK_C), other=0.0).to(tl.float64)
+    o_c, o_d = tl.arange(0, T.BLOCK_C)[None, :, None], tl.arange(0, T.BLOCK_D)[None, None, :]
+    b_mean = tl.load(p_mean + o_c * T.BLOCK_D + o_d, mask=(o_d < T.D) & (o_c < T.BLOCK_C), other=0.0).to(tl.float64)
     return b_mean, tl.sum(mul_without_fma(b_mean[:, :, :, None], W), 2)
 
 
 @triton.jit
-def offset_outputs(o_j, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, BLOCK_C: tl.constexpr,
-                   BLOCK_H: tl.constexpr):  # fmt: skip
+def offset_outputs(o_j, T: tl.constexpr):
     """Return offsets into tensors `[j, c, h]`, and which exist."""
-    o_c, o_h = tl.arange(0, BLOCK_C)[None, :, None], tl.arange(0, BLOCK_H)[None, None, :]
+    o_c, o_h = tl.arange(0, T.BLOCK_C)[None, :, None], tl.arange(0, T.BLOCK_H)[None, None, :]
     j = o_j[:, None, None]
-    return (j * C + o_c) * H + o_h, (j < J) & (o_c < C) & (o_h < H)
+    return (j * T.C + o_c) * T.H + o_h, (j < T.J) & (o_c < T.C) & (o_h < T.H)
 
 
 @triton.jit
-def compute_model(
-    b_D, b_V, b_VV, b_mean_vote, b_f_total, p_B, p_use, p_ign, o_j, eps, stride_use, stride_ign, J: tl.constexpr,
-    C: tl.constexpr, H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr,
-):  # fmt: skip
+def locate_outputs(t, n_b, T: tl.constexpr):
+    """Return a program's sample and outputs `[j]`, which of these exist, and the sample's row in `[t, b, j]`."""
+    BLOCKS: tl.constexpr = (T.J + T.BLOCK_J - 1) // T.BLOCK_J
+    pid = tl.program_id(0)
+    pid_b = pid.to(tl.int64) // BLOCKS
+    o_j = pid % BLOCKS * T.BLOCK_J + tl.arange(0, T.BLOCK_J)
+    return pid_b, o_j, o_j < T.J, (t * n_b + pid_b) * T.J
+
+
+@triton.jit
+def compute_model(b_D, b_V, b_VV, b_mean_vote, b_f_total, args, o_j, eps, stride_use, stride_ign, T: tl.constexpr):
     """Compute output capsules from sums; `m` is their mean relative to the vote of the inputs' mean."""
-    at, m_v = offset_outputs(o_j, J, C, H, BLOCK_C, BLOCK_H)
-    b_B = tl.load(p_B + at, mask=m_v, other=0.0).to(tl.float64) + b_mean_vote
+    at, m_v = offset_outputs(o_j, T)
+    b_B = tl.load(args.B + at, mask=m_v, other=0.0).to(tl.float64) + b_mean_vote
     D = b_D[:, None, None]
     inverse = 1 / (D + eps)
     b_m = (b_V - eps * b_B) * inverse
     b_N = tl.where(m_v, max_nan(b_VV - 2 * b_m * b_V + b_m * b_m * D, 0.0), 0.0)
     b_sig2 = tl.where(m_v, b_N * inverse + eps, 1.0)
-    b_use = tl.load(p_use + o_j * stride_use, mask=o_j < J, other=0.0).to(tl.float64)
-    b_ign = tl.load(p_ign + o_j * stride_ign, mask=o_j < J, other=0.0).to(tl.float64)
+    b_use = tl.load(args.use + o_j * stride_use, mask=o_j < T.J, other=0.0).to(tl.float64)
+    b_ign = tl.load(args.ign + o_j * stride_ign, mask=o_j < T.J, other=0.0).to(tl.float64)
     b_a = (b_use + b_ign) * b_D - b_ign * b_f_total
     return b_m, b_N, b_sig2, b_B, b_a, b_use, b_ign
 

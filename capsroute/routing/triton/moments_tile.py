@@ -1,12 +1,13 @@
-"""Operations of the moment form on a tile of inputs. Axes as in `moments.py`."""
+"""Operations of the moment form on a tile of args. Axes as in `moments.py`."""
 
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
-# pyright: reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from .numerics import clamp_capsules, max_nan, min_nan, sample_range, split_halves
+from .numerics import clamp_capsules, max_nan, min_nan, sample_range
 
 TINY = tl.constexpr(1e-30)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -29,42 +30,95 @@ NEGLIGIBLE_F = tl.constexpr(2.0**-64)
 """Largest f(a_inp) of an input whose position is ignored."""
 
 
+class Tile(NamedTuple):
+    """Constants that a kernel is compiled for; block sizes are powers of two."""
+
+    PACKED: bool
+    GAUSSIAN: bool
+    J: int
+    C: int
+    D: int
+    H: int
+    BLOCK_I: int
+    BLOCK_J: int
+    BLOCK_C: int
+    BLOCK_D: int
+    BLOCK_H: int
+    X: int  # entries of a padded capsule
+    K: int  # features
+
+
+class Args(NamedTuple):
+    """Arguments of a routing."""
+
+    a: Any  # [n]
+    x: Any  # [n, c, d]
+    offsets: Any  # [b + 1]
+    W: Any  # [j|1, d, h]
+    B: Any  # [j, c, h]
+    use: Any  # [j|1]
+    ign: Any  # [j|1]
+
+
+class Saved(NamedTuple):
+    """What the forward pass keeps for the backward pass."""
+
+    feature_mean: Any  # of the centred features, but in the last block of the capsules before, [b, k]
+    scale: Any  # power of two by which centred capsules are multiplied, [b]
+    f_total: Any  # float64, [b]
+    S: Any  # float64, [t, b, j, k]
+    D: Any  # float64, [t, b, j]
+    theta: Any  # halves, [t, b, j, 2, k]
+    log: Any  # scales of theta, terms that all inputs share with their rounding errors, separations, [t, b, 4, j]
+    in_float64: Any  # whether a sample is routed in float64, and whether only from the second iteration on, [2, b]
+    theta64: Any  # [t, b, j, k]
+
+
+class Slot(NamedTuple):
+    """A program's slot: its sample's pointers, size, and the first and last of the slot's inputs in it."""
+
+    a: Any  # [i]
+    x: Any  # [i, c, d]
+    feature_mean: Any  # [k]
+    scale: Any
+    n: Any
+    first: Any
+    last: Any
+
+
 @triton.jit
-def slot_range(p_offsets, n_inp, n_slots, slot_tiles, PACKED: tl.constexpr, BLOCK_I: tl.constexpr):
-    """Return a program's slot, its sample, the sample's start and size, and the slot's first and last input."""
+def locate_slot(args, saved, n_inp, n_slots, slot_tiles, T: tl.constexpr):
+    """Return a program's slot, its number, its sample, and where the sample starts."""
     pid, pid_q = tl.program_id(0).to(tl.int64), tl.program_id(0) % n_slots
-    start, n = sample_range(p_offsets, pid // n_slots, n_inp, PACKED)
-    first, last = pid_q * slot_tiles * BLOCK_I, tl.minimum((pid_q + 1) * slot_tiles * BLOCK_I, n)
-    return pid, pid // n_slots, start, n, first, last
+    pid_b = pid // n_slots
+    start, n = sample_range(args.offsets, pid_b, n_inp, T.PACKED)
+    first, last = pid_q * slot_tiles * T.BLOCK_I, tl.minimum((pid_q + 1) * slot_tiles * T.BLOCK_I, n)
+    p_feature_mean, p_scale = saved.feature_mean + pid_b * T.K, saved.scale + pid_b
+    slot = Slot(args.a + start, args.x + start * (T.C * T.D), p_feature_mean, p_scale, n, first, last)
+    return slot, pid, pid_b, start
+
+
+@triton.jit
+def offset_capsules(i, T: tl.constexpr):
+    """Return where the entries `[i, x]` of a sample's padded capsules lie in memory, and which of a capsule exist."""
+    o_x = tl.arange(0, T.X)
+    m_x = ((o_x // T.BLOCK_D < T.C) & (o_x % T.BLOCK_D < T.D))[None, :]
+    if T.D != T.BLOCK_D:
+        o_x = o_x // T.BLOCK_D * T.D + o_x % T.BLOCK_D
+    return i[:, None] * (T.C * T.D) + o_x[None, :], m_x
+
+
+@triton.jit
+def load_capsules(p_x, i, n, T: tl.constexpr):
+    """Load a sample's capsules `[i, x]`, zero past its end."""
+    at, m_x = offset_capsules(i, T)
+    return tl.load(p_x + at, mask=(i < n)[:, None] & m_x, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def load_scores(p_a, i, n):
     """Load the scores of a sample's inputs, -inf past its end."""
     return tl.load(p_a + i, mask=i < n, other=float("-inf")).to(tl.float32)
-
-
-@triton.jit
-def mask_entries(o_x, C: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return which entries of a padded capsule exist."""
-    return (o_x // BLOCK_D < C) & (o_x % BLOCK_D < D)
-
-
-@triton.jit
-def offset_entries(o_x, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return where the entries of a padded capsule lie in memory."""
-    if D == BLOCK_D:
-        return o_x
-    else:
-        return o_x // BLOCK_D * D + o_x % BLOCK_D
-
-
-@triton.jit
-def load_capsules(p_x, i, n, o_x, C: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Load a sample's inputs `[i, x]`, zero past its end."""
-    m = (i < n)[:, None] & mask_entries(o_x, C, D, BLOCK_D)[None, :]
-    p = p_x + i[:, None] * (C * D) + offset_entries(o_x, D, BLOCK_D)[None, :]
-    return tl.load(p, mask=m, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -82,23 +136,22 @@ def swap_pairs(b):
 
 
 @triton.jit
-def rotate(b, shift: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+def rotate(b, shift: tl.constexpr, T: tl.constexpr):
     """Rotate the rows of capsules `[i, x]` along d: entry d gets entry `(d + shift) % D`."""
     ROWS: tl.constexpr = b.shape[0]
-    X: tl.constexpr = b.shape[1]
-    if D == 2 and shift % 2 == 1:
-        b = swap_pairs(tl.reshape(b, [ROWS, X // 2, 2]))
-    elif D == 4 and shift % 2 == 1:
-        even, odd = tl.split(tl.reshape(b, [ROWS, X // 4, 2, 2]))
+    if T.D == 2 and shift % 2 == 1:
+        b = swap_pairs(tl.reshape(b, [ROWS, T.X // 2, 2]))
+    elif T.D == 4 and shift % 2 == 1:
+        even, odd = tl.split(tl.reshape(b, [ROWS, T.X // 4, 2, 2]))
         b = tl.join(odd, swap_pairs(even)) if shift % 4 == 1 else tl.join(swap_pairs(odd), even)
-    elif D == 4:
-        even, odd = tl.split(tl.reshape(b, [ROWS, X // 4, 2, 2]))
+    elif T.D == 4:
+        even, odd = tl.split(tl.reshape(b, [ROWS, T.X // 4, 2, 2]))
         b = tl.join(swap_pairs(even), swap_pairs(odd))
     else:
-        o_x = tl.arange(0, X)
-        at = tl.minimum(o_x // BLOCK_D * BLOCK_D + (o_x % BLOCK_D + shift % D) % D, X - 1)
-        b = tl.gather(b, tl.zeros([ROWS, X], tl.int32) + at[None, :], 1)
-    return tl.reshape(b, [ROWS, X])
+        o_x = tl.arange(0, T.X)
+        at = tl.minimum(o_x // T.BLOCK_D * T.BLOCK_D + (o_x % T.BLOCK_D + shift % T.D) % T.D, T.X - 1)
+        b = tl.gather(b, tl.full([ROWS, T.X], 0, tl.int32) + at[None, :], 1)
+    return tl.reshape(b, [ROWS, T.X])
 
 
 @triton.jit
@@ -140,98 +193,89 @@ def concat_rows(b, c):
 
 
 @triton.jit
-def offset_features(o_x, block, BLOCK_D: tl.constexpr):
+def offset_features(o_x, block, T: tl.constexpr):
     """Return where a block's features lie among all: row by row of a capsule, and in each row block by block.
 
     Products sum them in this order, so that partial sums never much exceed the result.
     """
-    return (o_x // BLOCK_D * 4 + block) * BLOCK_D + o_x % BLOCK_D
+    return (o_x // T.BLOCK_D * 4 + block) * T.BLOCK_D + o_x % T.BLOCK_D
 
 
 @triton.jit
-def stack_features(b_0, b_1, b_2, b_3, BLOCK_D: tl.constexpr):
+def stack_features(b_0, b_1, b_2, b_3, T: tl.constexpr):
     """Interleave four blocks `[i, x]` to features `[i, k]`."""
     b = tl.join(tl.join(b_0, b_2), tl.join(b_1, b_3))
-    b = tl.permute(tl.reshape(b, [b_0.shape[0], b_0.shape[1] // BLOCK_D, BLOCK_D, 4]), (0, 1, 3, 2))
+    b = tl.permute(tl.reshape(b, [b_0.shape[0], b_0.shape[1] // T.BLOCK_D, T.BLOCK_D, 4]), (0, 1, 3, 2))
     return tl.reshape(b, [b_0.shape[0], 4 * b_0.shape[1]])
 
 
 @triton.jit
-def unstack_features(b, BLOCK_D: tl.constexpr):
+def unstack_features(b, T: tl.constexpr):
     """Split features `[i, k]` into four blocks `[i, x]`."""
     ROWS: tl.constexpr = b.shape[0]
-    X: tl.constexpr = b.shape[1] // 4
-    b = tl.permute(tl.reshape(b, [ROWS, X // BLOCK_D, 4, BLOCK_D]), (0, 1, 3, 2))
-    b_02, b_13 = tl.split(tl.reshape(b, [ROWS, X, 2, 2]))
+    b = tl.permute(tl.reshape(b, [ROWS, T.X // T.BLOCK_D, 4, T.BLOCK_D]), (0, 1, 3, 2))
+    b_02, b_13 = tl.split(tl.reshape(b, [ROWS, T.X, 2, 2]))
     b_0, b_2 = tl.split(b_02)
     b_1, b_3 = tl.split(b_13)
     return b_0, b_1, b_2, b_3
 
 
 @triton.jit
-def compute_features(b_x, p_feature_mean, factor: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+def compute_features(b_x, p_feature_mean, factor: tl.constexpr, T: tl.constexpr):
     """Compute `factor` times the features `[i, k]` of capsules `[i, x]`, less their mean over the sample.
 
     The product of a row's last entry with the next but one, which no capsule needs, is replaced by a constant one.
     """
-    X: tl.constexpr = b_x.shape[1]
-    o_x = tl.arange(0, X)
+    o_x = tl.arange(0, T.X)
     b_3 = b_x * factor
     b_0 = b_3 * b_x - tl.load(p_feature_mean + o_x)[None, :] * factor
     b_1, b_2 = tl.zeros_like(b_x), tl.zeros_like(b_x)
-    if D >= 2:
-        b_1 = b_3 * rotate(b_x, 1, D, BLOCK_D) - tl.load(p_feature_mean + X + o_x)[None, :] * factor
-    if D >= 4:
-        b_2 = b_3 * rotate(b_x, 2, D, BLOCK_D) - tl.load(p_feature_mean + 2 * X + o_x)[None, :] * factor
-    b_2 = tl.where((o_x == BLOCK_D - 1)[None, :], factor, b_2)
-    return stack_features(b_0, b_1, b_2, b_3, BLOCK_D)
+    if T.D >= 2:
+        b_1 = b_3 * rotate(b_x, 1, T) - tl.load(p_feature_mean + T.X + o_x)[None, :] * factor
+    if T.D >= 4:
+        b_2 = b_3 * rotate(b_x, 2, T) - tl.load(p_feature_mean + 2 * T.X + o_x)[None, :] * factor
+    b_2 = tl.where((o_x == T.BLOCK_D - 1)[None, :], factor, b_2)
+    return stack_features(b_0, b_1, b_2, b_3, T)
 
 
 @triton.jit
-def compute_feature_halves(b_x, p_feature_mean, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Compute a tile's features split into halves, in units of `FEATURE_UNIT`."""
-    return split_halves(compute_features(b_x, p_feature_mean, 1 / FEATURE_UNIT, D, BLOCK_D))
-
-
-@triton.jit
-def features_bwd(b_dphi, b_x, D: tl.constexpr, BLOCK_D: tl.constexpr):
+def features_bwd(b_dphi, b_x, T: tl.constexpr):
     """Compute gradients of capsules `[i, x]` from those of features `[i, k]`."""
-    d_0, d_1, d_2, d_x = unstack_features(b_dphi, BLOCK_D)
-    d_2 = tl.where((tl.arange(0, b_x.shape[1]) == BLOCK_D - 1)[None, :], 0.0, d_2)  # the constant has no gradient
+    d_0, d_1, d_2, d_x = unstack_features(b_dphi, T)
+    d_2 = tl.where((tl.arange(0, b_x.shape[1]) == T.BLOCK_D - 1)[None, :], 0.0, d_2)  # the constant has no gradient
     d_x += 2 * d_0 * b_x
-    if D >= 2:
-        d_x += d_1 * rotate(b_x, 1, D, BLOCK_D) + rotate(d_1 * b_x, D - 1, D, BLOCK_D)
-    if D >= 4:
-        d_x += d_2 * rotate(b_x, 2, D, BLOCK_D) + rotate(d_2 * b_x, D - 2, D, BLOCK_D)
+    if T.D >= 2:
+        d_x += d_1 * rotate(b_x, 1, T) + rotate(d_1 * b_x, T.D - 1, T)
+    if T.D >= 4:
+        d_x += d_2 * rotate(b_x, 2, T) + rotate(d_2 * b_x, T.D - 2, T)
     return d_x
 
 
 @triton.jit
-def load_rows(p_rows, o_jj, J: tl.constexpr, K: tl.constexpr):
+def load_rows(p_rows, o_j, T: tl.constexpr):
     """Load rows `[j, k]`; in coefficients of logits the constant feature's holds the term all inputs share."""
-    return tl.load(p_rows + o_jj[:, None] * K + tl.arange(0, K)[None, :], mask=(o_jj < J)[:, None], other=0.0)
+    return tl.load(p_rows + o_j[:, None] * T.K + tl.arange(0, T.K)[None, :], mask=(o_j < T.J)[:, None], other=0.0)
 
 
 @triton.jit
-def store_rows(p_rows, b_rows, o_jj, J: tl.constexpr):
+def store_rows(p_rows, b_rows, o_j, T: tl.constexpr):
     """Store rows `[j, k]`."""
-    K: tl.constexpr = b_rows.shape[1]
-    tl.store(p_rows + o_jj[:, None] * K + tl.arange(0, K)[None, :], b_rows, mask=(o_jj < J)[:, None])
+    tl.store(p_rows + o_j[:, None] * T.K + tl.arange(0, T.K)[None, :], b_rows, mask=(o_j < T.J)[:, None])
 
 
 @triton.jit
-def load_row_halves(p_rows, o_jj, J: tl.constexpr, K: tl.constexpr):
+def load_row_halves(p_rows, o_j, T: tl.constexpr):
     """Load the high and low halves of rows `[j, k]`."""
-    p_row = p_rows + o_jj[:, None] * (2 * K) + tl.arange(0, K)[None, :]
-    m = (o_jj < J)[:, None]
-    return tl.load(p_row, mask=m, other=0.0), tl.load(p_row + K, mask=m, other=0.0)
+    p_row = p_rows + o_j[:, None] * (2 * T.K) + tl.arange(0, T.K)[None, :]
+    m = (o_j < T.J)[:, None]
+    return tl.load(p_row, mask=m, other=0.0), tl.load(p_row + T.K, mask=m, other=0.0)
 
 
 @triton.jit
-def load_log_terms(p_log, o_jj, J: tl.constexpr):
+def load_log_terms(p_log, o_j, T: tl.constexpr):
     """Load the term of each output's logits that all inputs share, relative to the largest."""
-    b_log = tl.load(p_log + o_jj, mask=o_jj < J, other=float("-inf"))
-    return b_log - tl.max(b_log, 0) + tl.load(p_log + J + o_jj, mask=o_jj < J, other=0.0)
+    b_log = tl.load(p_log + o_j, mask=o_j < T.J, other=float("-inf"))
+    return b_log - tl.max(b_log, 0) + tl.load(p_log + T.J + o_j, mask=o_j < T.J, other=0.0)
 
 
 @triton.jit

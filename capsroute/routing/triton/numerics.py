@@ -1,6 +1,4 @@
-"""Arithmetic that the moment form and the vote form share."""
-
-# pyright: reportGeneralTypeIssues=false
+"""Arithmetic that the forms share."""
 
 import triton
 import triton.language as tl

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..mapping import map_one_by_one
+from ..mapping import FirstDerivatives, map_one_by_one
 from .selection import select_kernels
-from .sizes import LoopSettings, Sizes
+from .sizes import Call, LoopSettings, Sizes
 
 N_SETTINGS = 5
 Outs = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -46,6 +46,8 @@ def route_backward_op(
 
 def find_kernels(inputs: Sequence[Any], n_iters: int, gaussian: bool, eps: float, min_inputs: int, max_inputs: int):
     """Return the kernels of a call; sizes become constants, because tiles depend on them."""
+    from .grid import count_cores
+
     _, x, offsets, *params = inputs
     *batch, n_inp, c, d = map(int, x.shape)
     shapes = tuple([tuple(map(int, p.shape)) for p in params])
@@ -54,8 +56,8 @@ def find_kernels(inputs: Sequence[Any], n_iters: int, gaussian: bool, eps: float
         sizes, min_inputs = Sizes(math.prod(batch), n_inp, j, c, d, h, packed=False), n_inp
     else:
         sizes = Sizes(int(offsets.shape[0]) - 1, int(max_inputs), j, c, d, h, packed=True)
-    n = math.prod(batch) * n_inp
-    return select_kernels(LoopSettings(n_iters, gaussian, eps), sizes, n, int(min_inputs), shapes, x.device)
+    loop, n, cores = LoopSettings(n_iters, gaussian, eps), math.prod(batch) * n_inp, count_cores(x.device)
+    return select_kernels(Call(loop, sizes, n, shapes, cores), int(min_inputs), x.device)
 
 
 def run_forward(kernels: Any, inputs: Sequence[Any]) -> Outs:
@@ -150,16 +152,8 @@ class Route(Function):
     backward = staticmethod(backward)  # pyright: ignore
 
 
-class RouteBackward(Function):
-    """`route_backward_op`, which refuses to be differentiated."""
+class RouteBackward(FirstDerivatives):
+    """`route_backward_op` for eager calls."""
 
     generate_vmap_rule = True
     forward = staticmethod(route_backward_op)  # pyright: ignore
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Grads) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotImplementedError("impl='triton' has no second derivatives; route with impl='moments' or 'reference'")

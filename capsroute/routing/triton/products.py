@@ -1,7 +1,6 @@
 """Forward kernel of the product form. Axes as in `products_tile.py`."""
 
-# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
-# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportCallIssue=false
+# pyright: reportAssignmentType=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl

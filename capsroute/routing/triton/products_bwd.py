@@ -4,8 +4,8 @@ Axes as in `products_tile.py`; `docs/algorithm.md` derives the gradients. Iterat
 one before; when all have, one pass takes every iteration's part of the votes' gradients, which no memory ever holds.
 """
 
-# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
-# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportAssignmentType=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
+# pyright: reportOperatorIssue=false
 
 import triton
 import triton.language as tl

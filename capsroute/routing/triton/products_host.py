@@ -13,9 +13,9 @@ from torch import Tensor
 from .grid import Launch, resident_programs
 from .products import products_fwd_kernel
 from .products_bwd import products_bwd_kernel
-from .products_tile import Args, BwdWorkspace, Counts, Grads, Models, Outputs, Sums, Tile
-from .sizes import LoopSettings, Shape, Sizes, ceil_div, ceil_pow2
-from .workspace import Buffer, Layout
+from .products_tile import Args, BwdWorkspace, Counts, Models, Sums, Tile
+from .sizes import Call, Grads, Outputs, Sizes, ceil_div, ceil_pow2
+from .workspace import Buffer, Layout, allocate_grads
 
 THREADS_PER_CORE = 256
 """Threads that a multiprocessor runs at a time, however many registers each takes."""
@@ -33,11 +33,9 @@ class ProductTuning(NamedTuple):
     split_columns: int = 64  # of a tile where outputs take several
 
 
-def choose_tile(
-    loop: LoopSettings, s: Sizes, n: int, shapes: tuple[Shape, ...], tuning: ProductTuning, cores: int
-) -> Tile:
-    """Return the tile for parameters of these shapes; no side of a product is smaller than 16."""
-    W, _, use, ign = shapes
+def choose_tile(call: Call, tuning: ProductTuning, n_programs: int) -> Tile:
+    """Return the tile for a GPU that runs `n_programs` at a time; no side of a product is smaller than 16."""
+    loop, s, n, (W, _, use, ign), _ = call
     block_j, block_d, block_h = ceil_pow2(s.j), ceil_pow2(s.d), ceil_pow2(s.h)
     split_j = block_j * block_h > tuning.columns
     if split_j:
@@ -45,7 +43,7 @@ def choose_tile(
     block_j = max(block_j, 16 // block_h)
     block_i = max(16, min(64, tuning.tile_votes // (block_j * block_h)))
     if not split_j:  # fewer where inputs are few, so that many programs share them
-        block_i = max(16, min(block_i, ceil_pow2(ceil_div(n, 2 * cores))))
+        block_i = max(16, min(block_i, ceil_pow2(ceil_div(n, 2 * n_programs))))
     model_numbers = SPLIT_MODEL_NUMBERS if split_j else MODEL_NUMBERS
     return Tile(
         *(s.d, s.h, block_i, block_j, block_d, block_h),
@@ -106,28 +104,12 @@ def lay_out(T: Tile, c: Counts) -> tuple[Layout, Layout, Layout]:
 
 
 class ProductKernels:
-    """Launches of the product kernels for one set of sizes, see `products_fit`.
+    """Launches of the product kernels for one kind of call, see `products_fit`."""
 
-    Args:
-        loop: Settings of the loop.
-        sizes: Sizes of the call.
-        n: Inputs of all samples.
-        shapes: Shapes of `W`, `B`, `beta_use` and `beta_ign`.
-        cores: Multiprocessors of the GPU, 0 under the interpreter.
-        tuning: Thresholds from which tiles follow.
-    """
-
-    def __init__(
-        self,
-        loop: LoopSettings,
-        sizes: Sizes,
-        n: int,
-        shapes: tuple[Shape, ...],
-        cores: int,
-        tuning: ProductTuning = ProductTuning(),  # noqa: B008 (immutable)
-    ):
+    def __init__(self, call: Call, tuning: ProductTuning = ProductTuning()):  # noqa: B008 (immutable)
+        loop, sizes, n, _, cores = call
         at_a_time = resident_programs(cores, 1)
-        self.sizes, self.tile = sizes, choose_tile(loop, sizes, n, shapes, tuning, at_a_time)
+        self.sizes, self.tile = sizes, choose_tile(call, tuning, at_a_time)
         T, votes = self.tile, self.tile.BLOCK_I * self.tile.BLOCK_J * self.tile.BLOCK_H
         # four warps multiply 64 inputs at once; of fewer inputs each would hold more outputs than fit its registers
         self.n_warps = 8 if T.BLOCK_I < 64 and votes > 2048 else 4
@@ -152,9 +134,7 @@ class ProductKernels:
 
     def empty_grads(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Allocate gradients of all arguments but the offsets, those of parameters for every output."""
-        s, (a_inp, x, _, W, B, *_) = self.sizes, inputs
-        dW, duse, dign = (W.new_empty(shape) for shape in ((1, s.j, s.d, s.h), (1, s.j), (1, s.j)))
-        return [torch.empty_like(a_inp), torch.empty_like(x), dW, torch.empty_like(B), duse, dign]
+        return allocate_grads(self.sizes, inputs)
 
     def bwd(
         self, inputs: Sequence[Tensor], saved: Tensor, douts: Sequence[Tensor], grads: Sequence[Tensor]
@@ -167,4 +147,4 @@ class ProductKernels:
 
 
 plan_products = lru_cache(maxsize=1024)(ProductKernels)
-"""`ProductKernels`, cached by sizes: planning takes longer than many calls."""
+"""`ProductKernels`, cached: planning takes longer than many calls."""

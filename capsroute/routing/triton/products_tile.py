@@ -5,8 +5,7 @@ samples, `t` iterations. A tile of votes is `[I, H, J]`: in this order a thread 
 over them need no other thread.
 """
 
-# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportArgumentType=false
-# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 
 from typing import Any, NamedTuple
 
@@ -140,14 +139,6 @@ class Sums(NamedTuple):
     sum_exp: Any  # if SPLIT_J, of a slice, [slices, n]
 
 
-class Outputs(NamedTuple):
-    """Output capsules, or their gradients."""
-
-    a: Any  # [b, j]
-    mu: Any  # [b, j, h]
-    sig2: Any  # [b, j, h]
-
-
 class BwdWorkspace(NamedTuple):
     """What phases of the backward pass hand on."""
 
@@ -167,17 +158,6 @@ class BwdWorkspace(NamedTuple):
     dW: Any  # partial gradients, [groups * grad_slots, h, j, d]
     df: Any  # if SPLIT_J, [grad_slices, n]
     dx: Any  # if SPLIT_J, [grad_slices, n, d]
-
-
-class Grads(NamedTuple):
-    """Gradients of the arguments; parameters have one for every output."""
-
-    a: Any  # [n]
-    x: Any  # [n, d]
-    W: Any  # [j, d, h]
-    B: Any  # [j, h]
-    use: Any  # [j]
-    ign: Any  # [j]
 
 
 @triton.jit

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from .sizes import ALWAYS, Float64Rule, LoopSettings, Shape, Sizes, ceil_pow2, products_fit
+from .sizes import ALWAYS, Call, Float64Rule, ceil_pow2, products_fit
 
 MAX_D = 5
 """Size of axis `d` up to which every product of two of its entries pairs neighbours at most two apart."""
@@ -39,13 +39,12 @@ class MomentLimits(NamedTuple):
 LIMITS = MomentLimits()
 
 
-def choose_moments(
-    loop: LoopSettings, s: Sizes, n: int, min_inputs: int, shapes: tuple[Shape, ...], limits: MomentLimits, fast: bool
-) -> Float64Rule | None:
+def choose_moments(call: Call, min_inputs: int, limits: MomentLimits, fast: bool) -> Float64Rule | None:
     """Return the float64 rule of the moment kernels, or None where other kernels serve better.
 
-    There are `n` inputs in all samples and at least `min_inputs` in each; `fast` says whether float64 is fast.
+    Each sample has at least `min_inputs`; `fast` says whether float64 is fast.
     """
+    loop, s, n, shapes, _ = call
     small = s.d <= MAX_D and ceil_pow2(s.c) * ceil_pow2(s.d) <= MAX_COMPONENTS and s.j <= MAX_OUTPUTS
     large = n > 0 and s.j >= limits.min_outputs and s.c * min(s.d, s.h) >= limits.min_components
     if not (small and large and all(shape[0] == 1 for shape in shapes)):
@@ -63,19 +62,13 @@ def has_fast_float64(device: torch.device) -> bool:
     return HAS_FLOAT64_DOT and device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_FLOAT64
 
 
-def select_kernels(
-    loop: LoopSettings, sizes: Sizes, n: int, min_inputs: int, shapes: tuple[Shape, ...], device: torch.device
-):
+def select_kernels(call: Call, min_inputs: int, device: torch.device):
     """Return the kernels of a call; their files import Triton, which may be missing."""
-    from .grid import count_cores
     from .moments_host import plan_moments
     from .products_host import plan_products
     from .stored_host import plan_stored
 
-    rule = choose_moments(loop, sizes, n, min_inputs, shapes, LIMITS, has_fast_float64(device))
-    cores = count_cores(device)
+    rule = choose_moments(call, min_inputs, LIMITS, has_fast_float64(device))
     if rule is not None:
-        return plan_moments(loop, sizes, shapes, cores, rule)
-    if products_fit(sizes, shapes):
-        return plan_products(loop, sizes, n, shapes, cores)
-    return plan_stored(loop, sizes, n, shapes, cores)
+        return plan_moments(call, rule)
+    return plan_products(call) if products_fit(call.sizes, call.shapes) else plan_stored(call)

@@ -1,7 +1,7 @@
-"""Types that all kernels share. Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules."""
+"""Types that the kernels' three forms share. Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Shape = tuple[int, ...]
 
@@ -24,6 +24,35 @@ class Sizes(NamedTuple):
     d: int
     h: int
     packed: bool
+
+
+class Call(NamedTuple):
+    """What kernels are planned for."""
+
+    loop: LoopSettings
+    sizes: Sizes
+    n: int  # inputs of all samples
+    shapes: tuple[Shape, ...]  # of W, B, beta_use and beta_ign
+    cores: int  # multiprocessors of the GPU, 0 under the interpreter
+
+
+class Outputs(NamedTuple):
+    """Output capsules, or their gradients."""
+
+    a: Any  # [b, j]
+    mu: Any  # [b, j, c, h]
+    sig2: Any  # [b, j, c, h]
+
+
+class Grads(NamedTuple):
+    """Gradients of the arguments; parameters have one for every output."""
+
+    a: Any  # [n]
+    x: Any  # [n, c, d]
+    W: Any  # [j, d, h]
+    B: Any  # [j, c, h]
+    use: Any  # [j]
+    ign: Any  # [j]
 
 
 class Float64Rule(NamedTuple):

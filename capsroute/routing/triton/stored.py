@@ -5,8 +5,7 @@ Inputs come as kinds at places, `i = kind * n_places + place`. Rows `n` are the 
 by kind, sample and place; packed samples, which have one kind, lie one after the other.
 """
 
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
-# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 
 from typing import Any, NamedTuple
 
@@ -32,14 +31,6 @@ class Args(NamedTuple):
     R: Any  # from the second iteration on, [t, n, j]
     vectors: Any  # mu, precisions, and sums over inputs of D_use times distances E to mu and times E^2, [t, 4, b, j, v]
     scalars: Any  # scores, sums of D_use and of D_ign, and what outputs add to logits, [t, 4, b, j]
-
-
-class Outputs(NamedTuple):
-    """Output capsules, or their gradients."""
-
-    a: Any  # [b, j]
-    mu: Any  # [b, j, v]
-    sig2: Any  # [b, j, v]
 
 
 class Counts(NamedTuple):

@@ -1,29 +1,16 @@
 """Backward kernels of the stored form. Axes and names as in `stored.py`."""
 
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
-# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
+# pyright: reportAttributeAccessIssue=false
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
+from . import stored
 from .grid import wait_for_all
 from .numerics import mul_without_fma
-from .stored import (
-    RUNTIME_COUNTS,
-    Counts,
-    load_beta,
-    load_D_use,
-    load_inputs,
-    load_vector,
-    load_votes,
-    locate_sample,
-    mask_pairs,
-    offset_pairs,
-    offset_votes,
-    store_vector,
-)
+from .stored import RUNTIME_COUNTS, Counts
 
 
 class Grads(NamedTuple):
@@ -41,19 +28,19 @@ def models_bwd(args, grads, douts, size, eps, unit, t, T: tl.constexpr):
     n_tiles = tl.cdiv(size.j, T.SUM_J)
     o_j = unit % n_tiles * T.SUM_J + tl.arange(0, T.SUM_J)
     m_j, m_v = o_j < size.j, (tl.arange(0, T.BLOCK_V) < T.C * T.H)[None, :]
-    sample = locate_sample(args, size, unit // n_tiles, T)
+    sample = stored.locate_sample(args, size, unit // n_tiles, T)
     b, here, step = sample.b, t * 4 * size.b + sample.b, tl.cast(size.b, tl.int64) * size.j
     is_last = t == size.n_iters - 1
-    b_mu = load_vector(args.vectors, here, o_j, size.j, T)
-    b_p = load_vector(args.vectors, here + size.b, o_j, size.j, T)
+    b_mu = stored.load_vector(args.vectors, here, o_j, size.j, T)
+    b_p = stored.load_vector(args.vectors, here + size.b, o_j, size.j, T)
     b_L = tl.full([T.SUM_I, T.SUM_J], 0.0, tl.float32)
     b_LE = tl.full([T.SUM_I, T.SUM_J, T.BLOCK_V], 0.0, tl.float32)
     b_LEE = tl.full([T.SUM_I, T.SUM_J, T.BLOCK_V], 0.0, tl.float32)
     for pid_i in range(0, tl.where(is_last, 0, tl.cdiv(sample.n, T.SUM_I))):
-        rows = load_inputs(args, sample, pid_i, T.SUM_I)
-        p_dl = grads.logits + offset_pairs(size, rows, o_j, t + 1)
-        b_dl = tl.load(p_dl, mask=mask_pairs(rows, o_j, size.j), other=0.0)
-        b_E = load_votes(args, size, rows, o_j, T) - b_mu[None, :, :]
+        rows = stored.load_inputs(args, sample, pid_i, T.SUM_I)
+        p_dl = grads.logits + stored.offset_pairs(size, rows, o_j, t + 1)
+        b_dl = tl.load(p_dl, mask=stored.mask_pairs(rows, o_j, size.j), other=0.0)
+        b_E = stored.load_votes(args, size, rows, o_j, T) - b_mu[None, :, :]
         b_LxE = b_dl[:, :, None] * b_E
         b_L += b_dl
         b_LE += b_LxE
@@ -72,14 +59,14 @@ def models_bwd(args, grads, douts, size, eps, unit, t, T: tl.constexpr):
     m_out = (m_j & is_last)[:, None] & m_v
     b_dmu += tl.load(douts.mu + o_out, mask=m_out, other=0.0)
     b_dsig2 += tl.load(douts.sig2 + o_out, mask=m_out, other=0.0)
-    b_DE = load_vector(args.vectors, here + 2 * size.b, o_j, size.j, T)
-    b_DEE = load_vector(args.vectors, here + 3 * size.b, o_j, size.j, T)
+    b_DE = stored.load_vector(args.vectors, here + 2 * size.b, o_j, size.j, T)
+    b_DEE = stored.load_vector(args.vectors, here + 3 * size.b, o_j, size.j, T)
     inverse = 1.0 / (b_D + eps)
     b_dEE = b_dsig2 * inverse[:, None]
     b_dE = (b_dmu - 2.0 * b_DE * b_dEE) * inverse[:, None]
     b_constant = -tl.sum(mul_without_fma(tl.where(m_v, b_dEE, 0.0), b_DEE.to(tl.float64)), 1) * inverse
-    store_vector(grads.vectors, t * 2 * size.b + b, o_j, m_j, size.j, b_dE.to(tl.float32), T)
-    store_vector(grads.vectors, t * 2 * size.b + size.b + b, o_j, m_j, size.j, b_dEE.to(tl.float32), T)
+    stored.store_vector(grads.vectors, t * 2 * size.b + b, o_j, m_j, size.j, b_dE.to(tl.float32), T)
+    stored.store_vector(grads.vectors, t * 2 * size.b + size.b + b, o_j, m_j, size.j, b_dEE.to(tl.float32), T)
     p_row = grads.scalars + here * size.j + o_j
     tl.store(p_row, b_constant.to(tl.float32), mask=m_j)
     tl.store(p_row + step, b_da.to(tl.float32), mask=m_j)
@@ -90,9 +77,9 @@ def models_bwd(args, grads, douts, size, eps, unit, t, T: tl.constexpr):
 @triton.jit
 def load_slope(args, grads, size, b_V, o_j, b, t, T: tl.constexpr):
     """Return distances to mu `[i, j, v]`, and the coefficients of these and of their squares `[1, j, v]`."""
-    b_E = b_V - load_vector(args.vectors, t * 4 * size.b + b, o_j, size.j, T)[None, :, :]
-    b_dE = load_vector(grads.vectors, t * 2 * size.b + b, o_j, size.j, T)[None, :, :]
-    b_dEE = load_vector(grads.vectors, t * 2 * size.b + size.b + b, o_j, size.j, T)[None, :, :]
+    b_E = b_V - stored.load_vector(args.vectors, t * 4 * size.b + b, o_j, size.j, T)[None, :, :]
+    b_dE = stored.load_vector(grads.vectors, t * 2 * size.b + b, o_j, size.j, T)[None, :, :]
+    b_dEE = stored.load_vector(grads.vectors, t * 2 * size.b + size.b + b, o_j, size.j, T)[None, :, :]
     return b_E, b_dE, b_dEE
 
 
@@ -102,9 +89,10 @@ def D_use_bwd(args, grads, size, slope, rows, o_j, b, t, T: tl.constexpr):
     b_E, b_dE, b_dEE = slope
     p_row = grads.scalars + (t * 4 * size.b + b) * size.j + o_j
     b_da = tl.load(p_row + tl.cast(size.b, tl.int64) * size.j, mask=o_j < size.j, other=0.0)[None, :]
-    b_cost = b_da * load_beta(args.ign, rows, o_j, size.j, T) + tl.full([b_E.shape[0], b_E.shape[1]], 0.0, tl.float32)
+    b_zero = tl.full([b_E.shape[0], b_E.shape[1]], 0.0, tl.float32)
+    b_cost = b_da * stored.load_beta(args.ign, rows, o_j, size.j, T) + b_zero
     b_dD = tl.load(p_row, mask=o_j < size.j, other=0.0)[None, :] + b_cost
-    b_dD += b_da * load_beta(args.use, rows, o_j, size.j, T)
+    b_dD += b_da * stored.load_beta(args.use, rows, o_j, size.j, T)
     return b_dD + tl.sum(mul_without_fma(b_dE + b_dEE * b_E, b_E), 2), b_cost
 
 
@@ -112,7 +100,7 @@ def D_use_bwd(args, grads, size, slope, rows, o_j, b, t, T: tl.constexpr):
 def load_R_dD(args, grads, size, rows, first_j, t, T: tl.constexpr):
     """Load R and the gradients of D_use `[i, j]` of a tile."""
     o_j = first_j + tl.arange(0, T.BLOCK_J)
-    m, o_R = mask_pairs(rows, o_j, size.j), offset_pairs(size, rows, o_j, t)
+    m, o_R = stored.mask_pairs(rows, o_j, size.j), stored.offset_pairs(size, rows, o_j, t)
     return tl.load(args.R + o_R, mask=m, other=0.0), tl.load(grads.logits + o_R, mask=m, other=0.0)
 
 
@@ -120,14 +108,16 @@ def load_R_dD(args, grads, size, rows, first_j, t, T: tl.constexpr):
 def assign_bwd(args, grads, size, unit, t, T: tl.constexpr):
     """Compute gradients of a tile of inputs' logits in iteration t, and add to those of f(a_inp)."""
     n_tiles = tl.cdiv(size.i, T.BLOCK_I)
-    sample = locate_sample(args, size, unit // n_tiles, T)
-    rows = load_inputs(args, sample, unit % n_tiles, T.BLOCK_I)
+    sample = stored.locate_sample(args, size, unit // n_tiles, T)
+    rows = stored.load_inputs(args, sample, unit % n_tiles, T.BLOCK_I)
     b_cost_sum = tl.full([T.BLOCK_I], 0.0, tl.float32)
     for first_j in range(0, size.j, T.BLOCK_J):
         o_j = first_j + tl.arange(0, T.BLOCK_J)
-        slope = load_slope(args, grads, size, load_votes(args, size, rows, o_j, T), o_j, sample.b, t, T)
+        slope = load_slope(args, grads, size, stored.load_votes(args, size, rows, o_j, T), o_j, sample.b, t, T)
         b_dD, b_cost = D_use_bwd(args, grads, size, slope, rows, o_j, sample.b, t, T)
-        tl.store(grads.logits + offset_pairs(size, rows, o_j, t), b_dD, mask=mask_pairs(rows, o_j, size.j))
+        tl.store(
+            grads.logits + stored.offset_pairs(size, rows, o_j, t), b_dD, mask=stored.mask_pairs(rows, o_j, size.j)
+        )
         b_cost_sum += tl.sum(b_cost, 1)
     tl.debug_barrier()
     b_dot, b_rest = tl.full([T.BLOCK_I], 0.0, tl.float32), tl.full([T.BLOCK_I], 0.0, tl.float32)
@@ -142,7 +132,9 @@ def assign_bwd(args, grads, size, unit, t, T: tl.constexpr):
         o_j = first_j + tl.arange(0, T.BLOCK_J)
         b_R, b_dD = load_R_dD(args, grads, size, rows, first_j, t, T)
         b_dl = rows.f[:, None] * b_R * (b_dD - b_dot[:, None] - b_rest[:, None])
-        tl.store(grads.logits + offset_pairs(size, rows, o_j, t), b_dl, mask=mask_pairs(rows, o_j, size.j))
+        tl.store(
+            grads.logits + stored.offset_pairs(size, rows, o_j, t), b_dl, mask=stored.mask_pairs(rows, o_j, size.j)
+        )
     b_df = tl.load(grads.f + rows.o_i, mask=rows.m & (t < size.n_iters - 1), other=0.0)
     tl.store(grads.f + rows.o_i, b_df + b_dot - b_cost_sum, mask=rows.m)
 
@@ -175,13 +167,13 @@ def votes_bwd_kernel(b, first_b, n_local, i, n_places, n_rows, n_iters, j, args,
     """
     size = Counts(b, first_b, n_local, i, n_places, n_rows, n_iters, j)
     n_tiles = tl.cdiv(i, T.BLOCK_I)
-    sample = locate_sample(args, size, tl.program_id(0) // n_tiles, T)
-    rows = load_inputs(args, sample, tl.program_id(0) % n_tiles, T.BLOCK_I)
+    sample = stored.locate_sample(args, size, tl.program_id(0) // n_tiles, T)
+    rows = stored.load_inputs(args, sample, tl.program_id(0) % n_tiles, T.BLOCK_I)
     b_df = tl.load(grads.f + rows.o_i, mask=rows.m & (n_iters > 1), other=0.0)
     for first_j in range(0, j, T.BLOCK_J):
         o_j = first_j + tl.arange(0, T.BLOCK_J)
-        m = mask_pairs(rows, o_j, j)
-        b_V = load_votes(args, size, rows, o_j, T)
+        m = stored.mask_pairs(rows, o_j, j)
+        b_V = stored.load_votes(args, size, rows, o_j, T)
         slope = load_slope(args, grads, size, b_V, o_j, sample.b, 0, T)
         b_dD, b_cost = D_use_bwd(args, grads, size, slope, rows, o_j, sample.b, 0, T)
         b_df += tl.sum(tl.where(m, b_dD / j - b_cost, 0.0), 1)
@@ -189,17 +181,17 @@ def votes_bwd_kernel(b, first_b, n_local, i, n_places, n_rows, n_iters, j, args,
         b_daD = tl.full([T.BLOCK_I, T.BLOCK_J], 0.0, tl.float32)
         for t in range(0, n_iters):
             b_E, b_dE, b_dEE = load_slope(args, grads, size, b_V, o_j, sample.b, t, T)
-            b_D = load_D_use(args, size, rows, o_j, t)
+            b_D = stored.load_D_use(args, size, rows, o_j, t)
             b_dV += b_D[:, :, None] * (b_dE + 2.0 * b_dEE * b_E)
             p_da = grads.scalars + (t * 4 * size.b + size.b + sample.b) * j + o_j
             b_daD += b_D * tl.load(p_da, mask=o_j < j, other=0.0)[None, :]
             if t > 0:
                 before = (t - 1) * 4 * size.b + sample.b
-                b_dl = tl.load(grads.logits + offset_pairs(size, rows, o_j, t), mask=m, other=0.0)
-                b_pE = b_V - load_vector(args.vectors, before, o_j, j, T)[None, :, :]
-                b_pE *= load_vector(args.vectors, before + size.b, o_j, j, T)[None, :, :]
+                b_dl = tl.load(grads.logits + stored.offset_pairs(size, rows, o_j, t), mask=m, other=0.0)
+                b_pE = b_V - stored.load_vector(args.vectors, before, o_j, j, T)[None, :, :]
+                b_pE *= stored.load_vector(args.vectors, before + size.b, o_j, j, T)[None, :, :]
                 b_dV -= 2.0 * b_dl[:, :, None] * b_pE
-        o_jv, m_jv = offset_votes(o_j, j, T)
+        o_jv, m_jv = stored.offset_votes(o_j, j, T)
         p_rows = p_dV + rows.n[:, None, None] * (T.C * j * T.H)
         tl.store(p_rows + o_jv[None, :, :], b_dV, mask=rows.m[:, None, None] & m_jv[None, :, :])
         if T.BETA_K:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from .grid import Launch, resident_programs
-from .sizes import LoopSettings, Shape, Sizes, ceil_div, ceil_pow2
-from .stored import Args, Counts, Outputs, Tile, stored_fwd_kernel
+from .sizes import Call, Outputs, ceil_div, ceil_pow2
+from .stored import Args, Counts, Tile, stored_fwd_kernel
 from .stored_bwd import Grads, stored_bwd_kernel, votes_bwd_kernel
 from .workspace import Buffer, Layout
 
@@ -45,27 +45,14 @@ def choose_tiles(n_inp: int, n_out: int, block_v: int) -> tuple[int, int, int, i
 
 
 class StoredKernels:
-    """Launches and matrix products of the stored form for one set of sizes.
+    """Launches and matrix products of the stored form for one kind of call.
 
-    Args:
-        loop: Settings of the loop.
-        sizes: Sizes of the call.
-        n: Inputs of all samples.
-        shapes: Shapes of `W`, `B`, `beta_use` and `beta_ign`.
-        cores: Multiprocessors of the GPU, 0 under the interpreter.
-        piece_votes: Numbers of votes up to which samples are routed together.
+    A piece has at most `piece_votes` numbers of votes, or one sample.
     """
 
-    def __init__(
-        self,
-        loop: LoopSettings,
-        sizes: Sizes,
-        n: int,
-        shapes: tuple[Shape, ...],
-        cores: int,
-        piece_votes: int = PIECE_VOTES,
-    ):
-        self.loop, self.sizes, s, t = loop, sizes, sizes, loop.n_iters
+    def __init__(self, call: Call, piece_votes: int = PIECE_VOTES):
+        loop, s, n, shapes, cores = call
+        self.loop, self.sizes, t = loop, s, loop.n_iters
         self.n_kinds = max(1, *[shape[0] for shape in shapes])
         self.n_places = s.i // self.n_kinds
         size = s.b if s.packed else max(1, min(s.b, piece_votes // max(1, s.i * s.j * s.c * s.h)))
@@ -158,11 +145,8 @@ class StoredKernels:
 
     def arrange_weights(self, W: Tensor) -> Tensor:
         """Arrange weights `[k, j|1, d, h]` as matrices `[k, d, j h]`."""
-        return (
-            W.expand(-1, self.sizes.j, -1, -1)
-            .transpose(1, 2)
-            .reshape(W.shape[0], W.shape[2], self.sizes.j * W.shape[3])
-        )
+        (k, _, d, h), j = W.shape, self.sizes.j
+        return W.expand(-1, j, -1, -1).transpose(1, 2).reshape(k, d, j * h)
 
     def arrange_inputs(self, x: Tensor, piece: Piece, n_kinds: int) -> Tensor:
         """Arrange a piece's capsules as matrices `[k, n c, d]`, clamped so that no square of a vote overflows."""
@@ -206,4 +190,4 @@ class StoredKernels:
 
 
 plan_stored = lru_cache(maxsize=1024)(StoredKernels)
-"""`StoredKernels`, cached by sizes."""
+"""`StoredKernels`, cached."""

@@ -5,10 +5,13 @@ named tuple of buffers; `split` makes a tensor and a `Sums` of tensors out of a 
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .sizes import Sizes
 
 ALIGNMENT = 128
 """Bytes to a multiple of which every buffer starts: a cache line of a GPU."""
@@ -40,3 +43,14 @@ class Layout:
         parts = zip(workspace.split(self.sizes), self.buffers, strict=True)
         views = iter([part.view(b.dtype) for part, b in parts])
         return [next(views) if isinstance(f, Buffer) else type(f)(*[next(views) for _ in f]) for f in self.fields]
+
+
+def allocate_grads(s: Sizes, inputs: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
+    """Allocate gradients of all arguments but the offsets, those of parameters for every output.
+
+    Those of inputs have their types, or the given one.
+    """
+    a_inp, x, _, W, B, *_ = inputs
+    da_inp, dx = (torch.empty_like(t, dtype=dtype) for t in (a_inp, x))
+    dW, duse, dign = (W.new_empty(shape) for shape in ((1, s.j, s.d, s.h), (1, s.j), (1, s.j)))
+    return [da_inp, dx, dW, torch.empty_like(B), duse, dign]
