@@ -80,7 +80,7 @@ def first_sums_fwd_kernel(args, work, saved, n_b, n_inp, n_slots, slot_tiles, T:
 
 @triton.jit
 def sum_features(slot, p_theta, p_log, p_partial, p_D_partial, T: tl.constexpr):
-    """Run the E-step and sum features over a slot's args."""
+    """Run the E-step and sum features over a slot's inputs."""
     o_j = tl.arange(0, T.BLOCK_J)
     b_mean, b_scale = tl.load(slot.feature_mean + 3 * T.X + tl.arange(0, T.X)), tl.load(slot.scale)
     c_hi, c_lo = tile.load_row_halves(p_theta, o_j, T)

@@ -1,4 +1,4 @@
-"""Operations of the moment form on a tile of args. Axes as in `moments.py`."""
+"""Operations of the moment form on a tile of inputs. Axes as in `moments.py`."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 
