@@ -329,7 +329,7 @@ class Loop:
                     )
                     total = reduce(torch.add, map(to_float64, each)).to(f)
                 for out, block in self.blocks(part, mu, backward=True):
-                    terms_j, dsums_j, dp = None, [d[:, out] for d in dsums], dparams.narrow(part, self.x.shape[1], out)
+                    dsums_j, dp = [d[:, out] for d in dsums], dparams.narrow(part, self.x.shape[1], out)
                     terms_j = terms.narrow(out) if terms else None
                     D_dD = block.shares_backward(dsums_j, terms_j, norm)
                     dterms_j = block.votes_backward(dsums_j, terms_j, D_dD if total is None else total)
@@ -341,9 +341,8 @@ class Loop:
                         dp.add_beta_grads_(dsums_j[0], block.D_use, f_i - block.D_use)
                     if iteration == 0 or not self.single:  # a single block collects dV over all iterations
                         dx[:, part] += block.form_votes_backward(dp, own_B)
-                da_inp[..., part] -= f_i * (dsums[0] * params.narrow(part, self.x.shape[1]).beta_ign.mT).sum(
-                    1, keepdim=True
-                )
+                cost = dsums[0] * params.narrow(part, self.x.shape[1]).beta_ign.mT
+                da_inp[..., part] -= f_i * cost.sum(1, keepdim=True)
             if not own_betas:
                 D, data = to_float64(sums.D), to_float64(f.sum(-1, keepdim=True))
                 dparams.add_beta_grads_(dsums[0], D, data - D)
