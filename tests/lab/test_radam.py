@@ -21,13 +21,15 @@ def make_network(dtype: torch.dtype) -> nn.Module:
 class Pair:
     """Two networks that get the same gradients, one with torch's optimiser and one with ours."""
 
-    def __init__(self, regime: Regime, dtype: torch.dtype, foreach: bool | None = None):
+    def __init__(self, regime: Regime, dtype: torch.dtype, foreach: bool | None = None, **rates: float):
         self.regime, self.theirs = regime, make_network(dtype)
         self.ours = copy.deepcopy(self.theirs)
         betas = regime.beta1_max, regime.beta2
-        self.torch_radam = torch.optim.RAdam(self.theirs.parameters(), betas=betas, foreach=foreach)
+        decay = {"weight_decay": rates.get("weight_decay", 0.0), "decoupled_weight_decay": True}
+        self.torch_radam = torch.optim.RAdam(self.theirs.parameters(), betas=betas, foreach=foreach, **decay)
         schedule = [regime.schedule(n, STEPS) for n in range(STEPS)]
-        self.radam = ScheduledRAdam(self.ours.parameters(), schedule, regime.beta2)
+        decayed = self.ours.parameters()
+        self.radam = ScheduledRAdam(self.ours.parameters(), schedule, regime.beta2, decayed=decayed, **rates)
 
     def step(self, n: int) -> None:
         for p, q in zip(self.theirs.parameters(), self.ours.parameters(), strict=True):
@@ -52,10 +54,10 @@ class Pair:
         return largest
 
 
-@pytest.mark.parametrize("beta2", [0.999, 0.9])
+@pytest.mark.parametrize(("beta2", "weight_decay"), [(0.999, 0.0), (0.9, 0.0), (0.999, 3.0)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_steps_match_torch(dtype: torch.dtype, beta2: float) -> None:
-    pair = Pair(Regime(beta2=beta2), dtype)
+def test_steps_match_torch(dtype: torch.dtype, beta2: float, weight_decay: float) -> None:
+    pair = Pair(Regime(beta2=beta2), dtype, weight_decay=weight_decay)
     start = copy.deepcopy(pair.theirs)
     largest = 0.0
     for n in range(STEPS):
@@ -91,6 +93,18 @@ def test_loaded_state_continues_the_run() -> None:
     for n in range(20, 60):
         pair.step(n)
     assert pair.distance() < 4
+
+
+def test_mean_follows_parameters() -> None:
+    pair = Pair(Regime(), torch.float64, average=0.9)
+    means = [p.detach().clone() for p in pair.ours.parameters()]
+    for n in range(10):
+        pair.step(n)
+        for mean, p in zip(means, pair.ours.parameters(), strict=True):
+            mean.mul_(0.9).add_(p.detach(), alpha=0.1)
+    state = pair.radam.state()
+    for k, mean in enumerate(means):
+        torch.testing.assert_close(state[f"{k}.mean"], mean)
 
 
 def test_parameter_without_gradient_stays() -> None:

@@ -38,6 +38,9 @@ OUT_OF_RANGE = {
     "warmup": [0.0, 1.0],
     "mixup": [-0.1, float("nan")],
     "auxiliary_weight": [-0.1],
+    "weight_decay": [-0.1],
+    "average": [-0.1, 1.0],
+    "label_smoothing": [1.0],
 }
 
 
@@ -92,6 +95,8 @@ def test_loss_is_cross_entropy_with_mixed_targets() -> None:
     soft = weight[:, None] * F.one_hot(target, 5) + (1 - weight)[:, None] * F.one_hot(other, 5)
     loss, hit = mixed_loss(scores, target, other, weight)
     torch.testing.assert_close(loss, F.cross_entropy(scores, soft))
+    smooth, _ = mixed_loss(scores, target, other, weight, label_smoothing=0.2)
+    torch.testing.assert_close(smooth, F.cross_entropy(scores, 0.8 * soft + 0.2 / scores.shape[1]))
     larger = torch.cat([target[:3], other[3:]])
     assert hit == (scores.argmax(1) == larger).float().mean()
 

@@ -139,6 +139,24 @@ def test_auxiliary_loss_resumes_bit_for_bit_and_leaves_no_readouts(tmp_path: Pat
     assert not equal(auxiliary, plain)
 
 
+def test_averaged_run_resumes_bit_for_bit_and_saves_the_mean(tmp_path: Path) -> None:
+    settings = {"average": 0.9, "weight_decay": 0.1, "lr_max": 1e-2}
+    run_tiny(tmp_path / "whole", **settings)
+    with pytest.raises(StoppedError):
+        run_tiny(tmp_path / "halves", stop_after=7, **settings)
+    run_tiny(tmp_path / "halves", resume=True, **settings)
+    saved = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "halves")]
+    assert equal(*saved)
+    state, network = read_state(tmp_path / "whole"), Tiny(TinyConfig()).network()
+    for k, (name, _) in enumerate(network.named_parameters()):
+        assert torch.equal(saved[0][name], state[f"optimizer.{k}.mean"])
+    source = Tiny(TinyConfig()).source("train", torch.device("cpu"))
+    assert source is not None
+    (images,) = source.batch(torch.arange(40))
+    mean = images[:, 0].mean()  # statistics are those of the training set, up to its shifts
+    assert saved[0]["convolve.0.running_mean"][0] == pytest.approx(mean.item(), rel=0.05)
+
+
 def test_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     process = start_script(tmp_path / "killed", "--epochs", "15")
     deadline = time.monotonic() + 60

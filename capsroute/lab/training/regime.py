@@ -6,7 +6,7 @@ can be repeated, on any number of processes, without the state of a generator.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,10 +27,15 @@ class Regime:
     beta2: float = 0.999
     warmup: float = 0.1  # fraction of the steps until the learning rate peaks
     mixup: float = 0.2  # both parameters of the Beta distribution; 0 for no mixup
+    weight_decay: float = 0.0  # weights with two axes or more, but no betas, shrink by lr * weight_decay in a step
+    average: float = 0.0  # decay of the running mean of weights that is saved in the end; 0 saves the last weights
+    label_smoothing: float = 0.0
     auxiliary_weight: float = 0.0  # of the auxiliary loss, which speeds up short runs; see step.py
 
     def __post_init__(self) -> None:
-        self.check_minimum(epochs=1, batch_size=1, mixup=0, auxiliary_weight=0)
+        self.check_minimum(epochs=1, batch_size=1, mixup=0, weight_decay=0, auxiliary_weight=0)
+        self.check("average", 0 <= self.average < 1, "at least 0 and below 1")
+        self.check("label_smoothing", 0 <= self.label_smoothing < 1, "at least 0 and below 1")
         self.check("lr_min", 0 < self.lr_min <= self.lr_max, "above 0 and at most lr_max")
         self.check("beta1_min", 0 <= self.beta1_min <= self.beta1_max < 1, "0 <= beta1_min <= beta1_max < 1")
         self.check("beta2", 0 <= self.beta2 < 1, "at least 0 and below 1")
@@ -85,8 +90,11 @@ def mix(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
     return torch.lerp(other, x, weight.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)))
 
 
-def mixed_loss(scores: Tensor, target: Tensor, other: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def mixed_loss(
+    scores: Tensor, target: Tensor, other: Tensor, weight: Tensor, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Return the cross-entropy with mixed targets, and the accuracy on the target of larger weight."""
-    own, others = (F.cross_entropy(scores, t, reduction="none") for t in (target, other))  # [b]
+    options: Any = {"reduction": "none", "label_smoothing": label_smoothing}
+    own, others = (F.cross_entropy(scores, t, **options) for t in (target, other))  # [b]
     hit = scores.argmax(1) == torch.where(weight >= 0.5, target, other)
     return (weight * own + (1 - weight) * others).mean(), hit.float().mean()

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...layers import Routing
 from ...routing import Capsules
@@ -74,10 +75,13 @@ class TrainingStep:
         self.per_epoch = len(source) // config.batch_size
         self.steps = config.epochs * self.per_epoch
         schedule = [config.schedule(n, self.steps) for n in range(self.steps)]
-        self.optimizer = ScheduledRAdam(model.parameters(), schedule, config.beta2)
+        decayed = [p for name, p in model.named_parameters() if p.ndim > 1 and "beta_" not in name]
+        rates = {"weight_decay": config.weight_decay, "average": config.average}
+        self.optimizer = ScheduledRAdam(model.parameters(), schedule, config.beta2, decayed=decayed, **rates)
         each = config.batch_size // fabric.world_size
         self.share = slice(fabric.global_rank * each, (fabric.global_rank + 1) * each)  # of this process
-        functions: list[Callable[..., tuple]] = [self.fetch_batch, mixed_loss]
+        measure = partial(mixed_loss, label_smoothing=config.label_smoothing)
+        functions: list[Callable[..., tuple]] = [self.fetch_batch, measure]
         self.fetch, self.loss = (torch.compile(f, dynamic=False) if compiled else f for f in functions)
         device = fabric.device
         self.record = torch.zeros(self.per_epoch, 2, device=device)  # loss and accuracy of the epoch's steps
@@ -132,7 +136,26 @@ class TrainingStep:
 
     def state(self) -> list[Tensor]:
         """Return the tensors that learning changes."""
-        return [*self.model.parameters(), *self.model.buffers(), self.optimizer.avg, self.optimizer.avg_sq]
+        moments = self.optimizer.avg, self.optimizer.avg_sq, self.optimizer.mean
+        return [*self.model.parameters(), *self.model.buffers(), *moments]
+
+    @torch.no_grad()
+    def load_average(self, n_batches: int = 200) -> None:
+        """Replace the weights by their running mean, and estimate the statistics of normalisation for it anew."""
+        weights = {name: view for name, view in self.optimizer.state().items() if name.endswith(".mean")}
+        copy_tensors(weights.values(), self.optimizer.params)
+        layers = [layer for layer in self.model.modules() if isinstance(layer, _BatchNorm)]
+        momenta = [layer.momentum for layer in layers]
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # the mean over all batches
+        self.seek(0)
+        for number in range(min(n_batches, self.per_epoch) if layers else 0):
+            self.position.fill_(number)
+            self.model(*self.fetch()[0])
+        self.seek(self.steps)
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
 
     def capture(self) -> None:
         """Capture a step as a CUDA graph: one launch, where hundreds would take longer than their kernels."""

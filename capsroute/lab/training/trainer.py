@@ -101,6 +101,8 @@ class Trainer:
             self._open_folder(resume, note)
         if self.step.number < self.steps:
             self._run_steps(on_step)
+        if self.config.average:
+            self.step.load_average()
         if self.fabric.is_global_zero:
             self._save_network()
         self.fabric.barrier()
