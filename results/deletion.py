@@ -32,7 +32,7 @@ from capsroute.lab.analysis.deletion import (
     measure_deletion,
 )
 from capsroute.lab.data import folder, smallnorb, sst, toys, treebank
-from capsroute.lab.predict import TextClassifier
+from capsroute.lab.inference import Predictor
 from capsroute.lab.report.charts import (
     BLUE,
     FAINT,
@@ -112,10 +112,11 @@ def render_toys(split: str, n: int) -> Iterator[Tensor]:
 
 
 def load_texts(args: argparse.Namespace, split: str) -> tuple[list[Routing], Iterator[Sample]]:
-    judge = TextClassifier("treebank" if args.data == "treebank" else "sst5-minilm", args.encoder)
+    judge = Predictor("treebank" if args.data == "treebank" else "sst5-minilm", encoder=args.encoder)
     phrases = treebank.load(folder(), split) if args.data == "treebank" else sst.load(folder() / "sst", split)
     texts = [phrases.text[row] for row in sample_rows(len(phrases.text), args.samples)]
-    encoded = (judge.encoder.encode(judge.encoder.tokenize([text])) for text in texts)
+    encoder = judge.preprocessing.model
+    encoded = (encoder.encode(encoder.tokenize([text])) for text in texts)
     return routings(judge.network), (part for inputs in encoded for part in parts(judge.network, inputs))
 
 

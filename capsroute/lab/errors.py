@@ -1,11 +1,18 @@
 """Errors that the command line prints as a message, without a traceback."""
 
+from signal import SIGINT
+
 EXTRAS = {  # packages that are not part of the extra `train`, which most commands need
     "transformers": "text",
     "tokenizers": "text",
     "matplotlib": "report",
     "sklearn": "report",
     "gradio": "demo",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
+    "onnxruntime": "onnx",
 }
 
 
@@ -14,7 +21,15 @@ class UserError(RuntimeError):
 
 
 class StoppedError(UserError):
-    """Report that training was asked to stop and saved its state first."""
+    """Report that training was asked to stop by a signal and saved its state first."""
+
+    def __init__(self, message: str, signal: int = SIGINT):
+        super().__init__(message)
+        self.signal = signal
+
+
+class TerminatedError(KeyboardInterrupt):
+    """Stop at once because of SIGTERM, as Ctrl-C does."""
 
 
 def needs_extra(package: str, extra: str) -> UserError:

@@ -16,7 +16,7 @@ from capsroute.lab.analysis.deletion import (
     measure_deletion,
 )
 from capsroute.lab.data import toys, treebank
-from capsroute.lab.predict import TextClassifier
+from capsroute.lab.inference import Predictor
 from capsroute.nets import SST, SmallNORB
 
 FEW = (0, 0.05, 0.15, 0.3, 0.6, 1)
@@ -128,9 +128,10 @@ def on_toys() -> Deletion:
 
 @pytest.fixture(scope="module")
 def on_sentences() -> Deletion:
-    classifier = TextClassifier("treebank")
+    classifier = Predictor("treebank")
+    encoder = classifier.preprocessing.model
     texts = [tree.text() for tree in islice(treebank.generate_sentences(0, "validation"), 24)]
-    ids = classifier.encoder.tokenize(texts)
-    found = [measure(classifier.network, *classifier.encoder.encode([row])) for row in ids]
+    ids = encoder.tokenize(texts)
+    found = [measure(classifier.network, *encoder.encode([row])) for row in ids]
     names = found[0].probabilities
     return Deletion(found[0].fractions, {k: torch.cat([one.probabilities[k] for one in found]) for k in names})

@@ -167,12 +167,14 @@ def test_text_result_matches_classifier() -> None:
     tokens, credit = language.classify_text(TEXT)
     (answer,) = language.load_classifier()([TEXT])
     probabilities = credit.scores[0].softmax(0).tolist()
-    assert language.load_classifier().names[int(credit.scores.argmax())] == answer.label
+    assert language.load_classifier().classes[int(credit.scores.argmax())] == answer.label
     assert probabilities == pytest.approx(list(answer.probabilities.values()), abs=1e-5)
     assert tokens.pieces == TEXT.split()
     classifier = language.load_classifier()
     with torch.no_grad():
-        scores = classifier.network(*classifier.encoder.encode(classifier.encoder.tokenize([TEXT]))).a[0]
+        scores = classifier.network(
+            *classifier.preprocessing.model.encode(classifier.preprocessing.model.tokenize([TEXT]))
+        ).a[0]
     assert credit.net.sum((0, 1, 2)).tolist() == pytest.approx(scores.tolist(), abs=1e-4)
 
 

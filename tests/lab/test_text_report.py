@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 from capsroute.lab.analysis.accuracy import GroupAccuracy, wilson_interval
 from capsroute.lab.formatting import readable
-from capsroute.lab.predict import TextClassifier
+from capsroute.lab.inference import Predictor
 from capsroute.lab.report import charts
 from capsroute.lab.report.sections import Answers
 from capsroute.lab.report.text_report import split_spaces, write_text_report
@@ -136,10 +136,10 @@ def test_axis_labels_do_not_overlap() -> None:
 @pytest.fixture(scope="module")
 def credited(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """A report with the shipped network and its encoder; one of the sentences shown means harm."""
-    judge, (answers, texts) = TextClassifier("treebank"), inputs()
+    judge, (answers, texts) = Predictor("treebank"), inputs()
     texts[510] = f"A bad film {HOSTILE} ."
     folder = tmp_path_factory.mktemp("credited")
-    return Page(write_text_report(folder, DETAILS, answers, texts, judge.network, judge.encoder))
+    return Page(write_text_report(folder, DETAILS, answers, texts, judge.network, judge.preprocessing.model))
 
 
 def test_credit_colours_words_of_right_and_wrong_answers(credited: Page) -> None:

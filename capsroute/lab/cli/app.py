@@ -1,10 +1,13 @@
 """The command line's application: errors as messages, and the options that commands share."""
 
+import errno
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -12,7 +15,7 @@ from typer.core import TyperGroup
 
 from ... import __version__
 from ...pretrained import ALIASES, SHIPPED
-from ..errors import EXTRAS, StoppedError, UserError, needs_extra
+from ..errors import EXTRAS, StoppedError, TerminatedError, UserError, needs_extra
 
 
 @contextmanager
@@ -24,14 +27,20 @@ def error_messages() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         exit_with(str(needs_extra(package, EXTRAS.get(package, "train"))))
     except BrokenPipeError:  # the reader of the output has closed it, like `head`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, or Python complains when it exits
+        discard_output()
         raise typer.Exit(1) from None
     except StoppedError as error:
-        exit_with(str(error), 130)
-    except (UserError, ValueError, OSError, ImportError) as error:
+        exit_with(str(error), 128 + error.signal)
+    except OSError as error:
+        if error.errno == errno.ENOSPC and not error.filename:
+            discard_output()
+            error.filename = "standard output"
+        exit_with(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+    except (UserError, ValueError, ImportError) as error:
         exit_with(str(error))
-    except KeyboardInterrupt:
-        exit_with("stopped at once; files saved before are complete", 130)
+    except KeyboardInterrupt as error:
+        number = signal.SIGTERM if isinstance(error, TerminatedError) else signal.SIGINT
+        exit_with("stopped at once; files saved before are complete", 128 + number)
     except Exception as error:
         details = vars(error)
         if "possibilities" not in details:  # of typer's errors only that of an unknown option has them
@@ -40,7 +49,12 @@ def error_messages() -> Iterator[None]:
         exit_with(f"{details['option_name']}: no such option{hint}", 2)
 
 
-def exit_with(message: str, code: int = 1) -> None:
+def discard_output() -> None:
+    """Print nothing more: what is left cannot be written, and Python would complain about it when it exits."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def exit_with(message: str, code: int = 1) -> NoReturn:
     message = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in message)  # it may quote anything
     Console(stderr=True, highlight=False).print(message, style="red", markup=False, soft_wrap=True)
     raise typer.Exit(code)
@@ -54,8 +68,14 @@ class Commands(TyperGroup):
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, raise_terminated)  # so that files are removed and messages printed then too
         with error_messages():
             return super().invoke(ctx)
+
+
+def raise_terminated(*_: Any) -> NoReturn:
+    raise TerminatedError
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -1,6 +1,5 @@
 """The command that serves the page."""
 
-import signal
 import threading
 from typing import Annotated
 
@@ -20,8 +19,4 @@ def demo(
 
     with serve_page(host, port, open_page=open_page) as address:
         console.print(f"{address}  (stop with Ctrl-C)")
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its files are removed then too
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            console.print("stopped")
+        threading.Event().wait()

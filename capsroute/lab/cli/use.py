@@ -1,9 +1,6 @@
 """Commands that use trained weights."""
 
-import gc
-import itertools
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -45,28 +42,6 @@ def evaluate(
         typer.echo(json.dumps(result.to_dict() | {"split": split}))
     else:
         console.print(f"{name} on {split}: {result.describe()}")
-
-
-@app.command(epilog='Example: capsroute predict sst5 "A film that is never less than charming."')
-def predict(
-    name: WeightsName,
-    texts: Annotated[list[str] | None, typer.Argument(help="Sentences; none for standard input, one a line.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Another place of the encoder: its name or folder.")] = None,
-    as_json: AsJson = False,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-) -> None:
-    """Print the sentiment of sentences, by weights trained on texts."""
-    from ..predict import TextClassifier, format_prediction
-
-    classifier = TextClassifier(name, encoder, device)
-    if "triton" not in sys.modules:  # which would report frozen objects as leaked
-        gc.freeze()  # what was loaded stays to the end: collections need not visit it
-    stdin = (line.decode("utf-8", "replace").rstrip("\r\n") for line in sys.stdin.buffer)
-    lines = iter(texts) if texts else stdin
-    batch_size = 1 if not texts and sys.stdin.isatty() else 32
-    while batch := list(itertools.islice(lines, batch_size)):
-        for prediction in classifier(batch):
-            typer.echo(format_prediction(prediction, as_json))
 
 
 @app.command(epilog="Example: capsroute report runs/toys-20260101-120000-seed0")

@@ -62,8 +62,8 @@ def show_files(paths: Sequence[str] | None) -> str:
 @explain_errors
 def show_sentence(text: str, shown: str) -> str:
     """Show how a text is classified, and its credit for a class."""
-    (_, tokens, truncated), credit = language.classify_text(text)
-    names, probabilities = language.load_classifier().names, credit.scores[0].softmax(0)
+    (_, tokens, truncated, _), credit = language.classify_text(text)
+    names, probabilities = language.load_classifier().classes, credit.scores[0].softmax(0)
     _check_choice("class", shown, (WINNER, *names))
     which = int(probabilities.argmax()) if shown == WINNER else names.index(shown)
     name, use, net = names[which], credit.use[0, ..., which], credit.net[0, ..., which]  # [n, depth] each

@@ -7,7 +7,7 @@ import torch
 from ...credit import Credit, text_credit
 from ..encoders import Tokens
 from ..errors import UserError
-from ..predict import TextClassifier
+from ..inference import Predictor
 
 MAX_CHARACTERS = 400
 EXAMPLES = (
@@ -19,8 +19,8 @@ EXAMPLES = (
 
 
 @lru_cache(1)
-def load_classifier() -> TextClassifier:
-    return TextClassifier("treebank")
+def load_classifier() -> Predictor:
+    return Predictor("treebank")
 
 
 @torch.inference_mode()
@@ -31,5 +31,6 @@ def classify_text(text: str) -> tuple[Tokens, Credit]:
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"text: expected at most {MAX_CHARACTERS} characters, got {len(text):,}")
     classifier = load_classifier()
-    (tokens,) = classifier.encoder.split_tokens([text])
-    return tokens, text_credit(classifier.network, *classifier.encoder.encode([tokens.ids]))
+    encoder = classifier.preprocessing.model
+    (tokens,) = encoder.split_tokens([text])
+    return tokens, text_credit(classifier.network, *encoder.encode([tokens.ids]))

@@ -115,7 +115,7 @@ def _add_language(gr: Any, page: Any) -> None:
         for example in language.EXAMPLES:
             button = gr.Button(example, size="sm", min_width=220)
             button.click(lambda e=example: e, outputs=text, show_progress="hidden", api_visibility="private")
-    names = [handlers.WINNER, *language.load_classifier().names]
+    names = [handlers.WINNER, *language.load_classifier().classes]
     which = gr.Dropdown(names, value=names[0], label="Show what was used by", filterable=False)
     shown = gr.HTML(elem_id="language")
     _answer(gr, [page.load, text.change, which.change], handlers.show_sentence, [text, which], shown, "sentence")

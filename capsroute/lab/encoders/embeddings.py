@@ -168,7 +168,7 @@ def _encode_piece(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Tensor:
     """Return `[tokens, depth, d_emb]` of some texts, encoded in batches of texts of about the same length."""
     starts = np.cumsum([0, *map(len, ids)])
     flat = torch.empty(int(starts[-1]), encoder.depth, encoder.d_emb, dtype=encoder.dtype, device=encoder.device)
-    for batch in _batch_by_length([len(row) for row in ids], encoder.batch_tokens):
+    for batch in batch_by_length([len(row) for row in ids], encoder.batch_tokens):
         mask, embs = encoder.encode([ids[k] for k in batch])
         at = torch.cat([torch.arange(starts[k], starts[k + 1]) for k in batch])
         flat[at.to(encoder.device)] = embs[mask.bool()]
@@ -178,7 +178,7 @@ def _encode_piece(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Tensor:
     return flat
 
 
-def _batch_by_length(lengths: Sequence[int], most: int) -> list[list[int]]:
+def batch_by_length(lengths: Sequence[int], most: int) -> list[list[int]]:
     """Return indices of texts, the longest first, in batches of at most `most` tokens with padding."""
     batches: list[list[int]] = []
     for k in sorted(range(len(lengths)), key=lambda k: (-lengths[k], k)):

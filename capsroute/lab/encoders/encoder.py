@@ -24,6 +24,7 @@ class Tokens(NamedTuple):
     ids: list[int]
     pieces: list[str]  # the text of each token; white space is ␣, tokens that the model adds have their name
     truncated: bool  # whether the text is longer than `max_tokens`
+    spaces: list[str]  # between each piece and the one before it; a space around tokens that the model adds
 
 
 class Encoder:
@@ -87,10 +88,9 @@ class Encoder:
         for text, tokens in self._tokenize(texts):
             ids = tokens.ids or [self._empty]
             names = self.tokenizer.convert_ids_to_tokens(ids)
-            pieces = [
-                _cut_piece(text, *span, name) for span, name in zip(tokens.offsets or [(0, 0)], names, strict=True)
-            ]
-            split.append(Tokens(ids, pieces, bool(tokens.overflowing)))
+            spans = tokens.offsets or [(0, 0)]
+            pieces = [_cut_piece(text, *span, name) for span, name in zip(spans, names, strict=True)]
+            split.append(Tokens(ids, pieces, bool(tokens.overflowing), _find_spaces(text, spans)))
         return split
 
     @torch.no_grad()  # not inference_mode, whose results cannot be inputs of training
@@ -172,3 +172,13 @@ def _cut_piece(text: str, start: int, end: int, name: str) -> str:
     if start == end:
         return name
     return "".join(c if c.isprintable() else REPLACEMENT for c in text[start:end].strip()) or "␣"
+
+
+def _find_spaces(text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
+    """Return a space or nothing for each token: whether there is white space before it, or a token of the model."""
+    spaces, before = [], 0
+    for start, end in spans:
+        is_apart = start == end or before is None or text[before : start + 1][:1].isspace()
+        spaces.append(" " if is_apart else "")
+        before = None if start == end else end
+    return spaces

@@ -1,6 +1,7 @@
 """Image files as arrays of one size."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
@@ -44,8 +45,16 @@ class ImagePreprocessing:
         image = image.convert("L" if self.channels == 1 else "RGB")
         image = ImageOps.contain(image, (self.columns, self.rows), Image.Resampling.BICUBIC)
         pixels = np.asarray(image).reshape(image.height, image.width, self.channels).transpose(2, 0, 1)
-        free = [(0, 0), *((left := n // 2, n - left) for n in (self.rows - image.height, self.columns - image.width))]
-        return np.pad(pixels, free, mode="edge")
+        left, top, right, bottom = self._box(image)
+        return np.pad(pixels, [(0, 0), (top, self.rows - bottom), (left, self.columns - right)], mode="edge")
+
+    def find_box(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Return where an image of some width and height lies among rows and columns: left, top, right, bottom."""
+        return self._box(ImageOps.contain(Image.new("1", size), (self.columns, self.rows)))
+
+    def _box(self, image: Image.Image) -> tuple[int, int, int, int]:
+        left, top = (self.columns - image.width) // 2, (self.rows - image.height) // 2
+        return left, top, left + image.width, top + image.height
 
 
 def open_image(source: Any) -> Image.Image:
@@ -55,8 +64,8 @@ def open_image(source: Any) -> Image.Image:
             raise UserError(f"image: expected bytes [m, n] or [m, n, 3], got {source.dtype} {list(source.shape)}")
         return Image.fromarray(source)
     try:
-        image = source if isinstance(source, Image.Image) else Image.open(source)
-        image = ImageOps.exif_transpose(image)
+        with nullcontext(source) if isinstance(source, Image.Image) else Image.open(source) as file:
+            image = ImageOps.exif_transpose(file)
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         name = fspath(source) if isinstance(source, str | PathLike) else "image"
         raise UserError(f"{name}: expected an image ({', '.join(SUFFIXES)}), cannot read it ({error})") from error

@@ -79,7 +79,7 @@ def split_spaces(sentence: str, tokens: Sequence[str]) -> list[tuple[str, str]]:
 def _credited_sentence(answers: Answers, sentence: str, network: SST, encoder: Encoder, which: int) -> Html:
     """Show a sentence in colours, its answer, and its tokens by depth."""
     device, target = network.depth_emb.device, int(answers.predicted[which])
-    ((ids, tokens, truncated),) = encoder.split_tokens([sentence])
+    ((ids, tokens, truncated, _),) = encoder.split_tokens([sentence])
     mask, embs = (t.float().to(device) for t in encoder.encode([ids]))
     credit = text_credit(network, mask, embs)
     net = for_class(credit.net, credit.scores[:, None], torch.full((1, 1), target, device=device))[0].cpu().numpy()

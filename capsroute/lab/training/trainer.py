@@ -15,7 +15,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from torch import Tensor, nn
 
-from ..errors import StoppedError, UserError
+from ..errors import StoppedError, TerminatedError, UserError
 from ..progress import progress_bar
 from .environment import Environment, describe_environment
 from .evaluate import compute_scores, standard_deviation, summarise_scores
@@ -160,7 +160,7 @@ class Trainer:
                 if stopping and number < self.steps:
                     at = f"step {number:,} of {self.steps:,}"
                     resume = f"go on with: capsroute train --resume {self.run.path}"
-                    raise StoppedError(f"stopped and saved after {at}; {resume}")
+                    raise StoppedError(f"stopped and saved after {at}; {resume}", next(iter(signals), signal.SIGINT))
 
     def prepare(self) -> None:
         """Capture the step as a CUDA graph unless there is an obstacle, and keep the state before the first step."""
@@ -312,7 +312,7 @@ def handle_interrupts() -> Iterator[list[int]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if received:
-            raise KeyboardInterrupt
+            raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
         received.append(number)
 
     in_main = threading.current_thread() is threading.main_thread()  # others receive no signals

@@ -1,0 +1,122 @@
+"""Commands that put questions to a trained network."""
+
+import csv
+import gc
+import itertools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..errors import UserError
+from ..formatting import readable
+from .app import AsJson, WeightsName, app, console
+
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Texts, image files, folders of images, tables (.csv, .tsv, .jsonl, .txt), sets (.npz); - for the lines "
+        "of standard input, which is also the default."
+    ),
+]
+EncoderName = Annotated[str | None, typer.Option("--encoder", help="Another place of a text encoder.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Format = Literal["text", "json", "csv"]
+BATCH = 32
+
+
+@app.command(epilog='Example: capsroute predict sst5 "A film that is never less than charming."')
+def predict(
+    name: WeightsName,
+    inputs: Inputs = None,
+    form: Annotated[Format, typer.Option("--format", help="How to print predictions.")] = "text",
+    as_json: AsJson = False,
+    column: Annotated[str, typer.Option("--text", metavar="COLUMN", help="Column of texts in a table.")] = "",
+    encoder: EncoderName = None,
+    device: Device = "cpu",
+) -> None:
+    """Print the class of images, texts or sets of vectors, with probabilities.
+
+    The exit status is 1 if an input could not be read.
+    """
+    from ..inference import Predictor
+    from ..inputs import STDIN, read_inputs
+
+    predictor = Predictor(name, encoder=encoder, device=device)
+    if "triton" not in sys.modules:  # which would report frozen objects as leaked
+        gc.freeze()  # what was loaded stays to the end: collections need not visit it
+    stdin = sys.stdin.buffer if sys.stdin else None
+    show = _make_writer("json" if as_json else form, predictor.classes)
+    is_typed = not inputs and sys.stdin is not None and sys.stdin.isatty()
+    found, failed = read_inputs(predictor.kind, inputs or [STDIN], stdin, column), False
+    while batch := list(itertools.islice(found, 1 if is_typed else BATCH)):
+        names, values = zip(*batch, strict=True)
+        for prediction in predictor(values, names):
+            failed |= bool(prediction.error)
+            show(prediction)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _make_writer(form: str, classes: Sequence[str]) -> Callable[..., None]:
+    """Return a function that prints a prediction as one line."""
+
+    def write_text(prediction) -> None:
+        if prediction.error:
+            name = prediction.input
+            words = prediction.error if name in prediction.error else f"{name}: {prediction.error}"
+            typer.echo(readable(words, 2000), err=True)
+            return
+        text = readable(prediction.input)
+        if not prediction.label:
+            typer.echo(f"{'no text':16}       {text}")
+            return
+        note = f" [only its first {prediction.n_tokens:,} tokens were read]" if prediction.truncated else ""
+        typer.echo(f"{readable(prediction.label):16} {100 * prediction.probability:4.0f}%  {text}{note}")
+
+    def write_json(prediction) -> None:
+        typer.echo(json.dumps(prediction._asdict(), allow_nan=False))
+
+    def write_csv(prediction) -> None:
+        p = prediction.probabilities
+        shares = [f"{p[name]:.6f}" if p else "" for name in classes]
+        typer.echo(_csv_row([prediction.input, prediction.label, *shares, prediction.error]))
+
+    if form == "csv":
+        typer.echo(_csv_row(["input", "label", *classes, "error"]))
+    return {"text": write_text, "json": write_json, "csv": write_csv}[form]
+
+
+def _csv_row(cells: Sequence[str]) -> str:
+    line = StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()[:-1].encode("utf-8", "replace").decode()
+
+
+@app.command(epilog='Example: capsroute explain treebank "it is not a bad film" -o words.html')
+def explain(
+    name: WeightsName,
+    value: Annotated[str, typer.Argument(metavar="INPUT", help="A text, an image file, or a file of one set.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Picture (.png) or page (.html) to write.")] = Path(
+        "explanation.png"
+    ),
+    encoder: EncoderName = None,
+    device: Device = "cpu",
+) -> None:
+    """Show what an answer rests on: the net credit of pixels, words or vectors for the predicted class."""
+    from ..explain import explain as explain_input
+    from ..inference import Predictor
+    from ..inputs import read_inputs
+
+    predictor = Predictor(name, encoder=encoder, device=device)
+    stdin = sys.stdin.buffer if sys.stdin else None
+    found = next(read_inputs(predictor.kind, [value], stdin), None)
+    if found is None:
+        raise UserError(f"{value}: expected an input, found none")
+    explanation = explain_input(predictor, found.value, name=found.name)
+    explanation.save(out)
+    console.print(f"{explanation.caption}\n{out}", markup=False)

@@ -1,0 +1,158 @@
+"""What a user names on the command line as inputs of a network: files, folders, tables, texts, standard input."""
+
+import csv
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from .errors import UserError
+from .inference import BYTE_ORDER_MARK, MAX_CHARACTERS
+from .preprocessing.images import SUFFIXES
+
+TABLES = (".csv", ".tsv", ".jsonl")
+SETS = (".npz", ".npy", ".safetensors")
+TEXT_COLUMNS = ("text", "sentence", "review", "message", "content", "title")
+LINE_BYTES = 4 * MAX_CHARACTERS  # of a line, that are kept: no text reads more of it
+STDIN = "-"
+
+
+class Input(NamedTuple):
+    """An input, and what to call it."""
+
+    name: str
+    value: Any
+
+
+def read_inputs(kind: str, words: Iterable[str], stdin: BinaryIO | None, column: str = "") -> Iterator[Input]:
+    """Yield the inputs that words of a command name.
+
+    Args:
+        kind: What the network takes: `"images"`, `"texts"` or `"arrays"`.
+        words: Texts, files, folders of images, or `-` for the lines of standard input.
+        stdin: Standard input; none if it is closed.
+        column: The column of texts in a table, if it cannot be guessed.
+    """
+    read = {"images": read_images, "texts": read_texts, "arrays": read_sets}[kind]
+    for word in words:
+        if word != STDIN:
+            yield from read(word, column)
+            continue
+        if stdin is None:
+            raise UserError("standard input: expected lines, it is closed; give inputs as arguments")
+        for line in read_lines(stdin):
+            yield from [Input(line, line)] if kind == "texts" else read(line, column)
+
+
+def read_images(word: str, _: str = "") -> Iterator[Input]:
+    """Yield an image file, or those in a folder and in the folders below it, sorted."""
+    path = Path(word)
+    if not path.is_dir():
+        yield Input(word, word)
+        return
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    if not files:
+        raise UserError(f"{word}: expected images ({', '.join(SUFFIXES)}) in this folder, found none")
+    yield from (Input(str(file), str(file)) for file in files)
+
+
+def read_texts(word: str, column: str = "") -> Iterator[Input]:
+    """Yield a text itself, the lines of a .txt file, or the texts in the rows of a table."""
+    path = Path(word) if len(word) < 1000 else Path()  # no file has so long a name
+    if path.suffix.lower() not in (*TABLES, ".txt") or any(c.isspace() for c in path.suffix):
+        yield Input(word, word)
+        return
+    if not path.is_file():
+        if len(word.split()) == 1:
+            raise UserError(f"{word}: expected a file, found none there")
+        yield Input(word, word)
+        return
+    texts = read_text_file(path) if path.suffix.lower() == ".txt" else read_table(path, column)
+    yield from (Input(text, text) for text in texts)
+
+
+def read_text_file(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        yield from read_lines(file)
+
+
+def read_table(path: Path, column: str = "") -> Iterator[str]:
+    """Yield the texts in a column of a CSV, TSV or JSONL file."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            if path.suffix.lower() == ".jsonl":
+                rows: Iterable[dict[str, Any]] = (json.loads(line) for line in file if line.strip())
+            else:
+                rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+            for number, row in enumerate(rows, 1):
+                if not isinstance(row, dict):
+                    raise UserError(f"{path}: expected an object with a text in row {number}, got {row!r}")
+                column = column or _guess_column(path, list(row))
+                if column not in row:
+                    raise UserError(f"{path}: expected a column {column!r} in row {number}, it has {_names(row)}")
+                yield "" if row[column] is None else str(row[column])
+    except (csv.Error, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as {path.suffix[1:].upper()} ({error})") from error
+
+
+def read_sets(word: str, _: str = "") -> Iterator[Input]:
+    """Yield the sets of vectors in a file of arrays: `x [n, i, d]` with a `mask`, `x [i, d]`, or `x` with `offsets`."""
+    path = Path(word)
+    if path.suffix.lower() not in SETS:
+        raise UserError(f"{word}: expected a file of sets of vectors ({', '.join(SETS)})")
+    arrays = _load_arrays(path)
+    x = arrays.get("x", next(iter(arrays.values())) if len(arrays) == 1 else None)
+    if x is None:
+        raise UserError(f"{path}: expected an array x, it has {_names(arrays)}")
+    if "offsets" in arrays:
+        offsets = [int(k) for k in arrays["offsets"]]
+        sets: Iterable[Any] = (x[start:end] for start, end in itertools.pairwise(offsets))
+    elif x.ndim == 3 and "mask" in arrays:
+        if arrays["mask"].shape != x.shape[:2]:
+            raise UserError(f"{path}: mask: expected {list(x.shape[:2])}, got {list(arrays['mask'].shape)}")
+        sets = (rows[keep] for rows, keep in zip(x, arrays["mask"].astype(bool), strict=True))
+    else:
+        sets = x if x.ndim == 3 else [x]
+    for k, vectors in enumerate(sets):
+        yield Input(f"{word}[{k}]", vectors)
+
+
+def read_lines(file: BinaryIO) -> Iterator[str]:
+    """Yield lines of UTF-8 without their ends; of a very long line only its beginning is kept in memory."""
+    first = True
+    while line := file.readline(LINE_BYTES):
+        rest = line
+        while len(rest) == LINE_BYTES and not rest.endswith(b"\n"):
+            rest = file.readline(LINE_BYTES)
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        yield text.removeprefix(BYTE_ORDER_MARK) if first else text
+        first = False
+
+
+def _load_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        if path.suffix.lower() == ".safetensors":
+            from safetensors.numpy import load_file
+
+            return load_file(path)
+        loaded = np.load(path, allow_pickle=False)
+        return {"x": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except Exception as error:  # zipfile, NumPy and safetensors raise unrelated classes
+        raise UserError(f"{path}: expected arrays, cannot read them ({error})") from error
+
+
+def _guess_column(path: Path, columns: Sequence[str]) -> str:
+    if len(columns) == 1:
+        return columns[0]
+    lower = {str(column).lower(): column for column in columns}
+    for name in TEXT_COLUMNS:
+        if name in lower:
+            return lower[name]
+    raise UserError(f"{path}: which column holds the text? Name it with --text: {_names(columns)}")
+
+
+def _names(columns: Iterable[Any]) -> str:
+    return ", ".join(map(str, columns)) or "none"
