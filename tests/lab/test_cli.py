@@ -21,7 +21,10 @@ from capsroute.testing import SHAPES
 from conftest import ROOT
 
 runner = CliRunner(env={"COLUMNS": "80"})
-COMMANDS = ("train", "replicate", "eval", "predict", "report", "figures", "convert", "demo", "list", "info")
+COMMANDS = (
+    *("train", "replicate", "eval", "report", "figures", "convert"),
+    *("predict", "explain", "export", "demo", "list", "info"),
+)
 
 
 def succeed(*words: str) -> str:

@@ -120,3 +120,30 @@ def explain(
     explanation = explain_input(predictor, found.value, name=found.name)
     explanation.save(out)
     console.print(f"{explanation.caption}\n{out}", markup=False)
+
+
+@app.command(epilog="Example: capsroute export toys --onnx -o toys.onnx")
+def export(
+    name: WeightsName,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write ONNX, which many programs run.")] = False,
+    pt2: Annotated[bool, typer.Option("--pt2", help="Write a pt2 file, which torch.export.load reads.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; by default named like RUN.")] = None,
+    encoder: EncoderName = None,
+) -> None:
+    """Write a network to one file with named inputs and outputs, for batches and lengths of any size.
+
+    The file is compared with torch at several sizes before it is written. What encodes texts is not part of it.
+    """
+    from ..export import FORMATS, export_network
+    from ..inference import Predictor
+
+    if onnx == pt2:
+        raise UserError("export: expected one of --onnx and --pt2")
+    form = "onnx" if onnx else "pt2"
+    predictor = Predictor(name, encoder=encoder)
+    out = out or Path(f"{Path(name).resolve().name}{FORMATS[form]}")
+    facts = export_network(predictor, form, out)
+    inputs = ", ".join(f"{name} [{', '.join(map(str, spec['shape']))}]" for name, spec in facts["inputs"].items())
+    console.print(f"inputs: {inputs}\noutputs: {', '.join(facts['outputs'])}", markup=False)
+    console.print(f"largest difference from torch: {facts['largest difference from torch']:.1e}")
+    console.print(f"{out}\n{out}.json: classes and preprocessing", markup=False)
