@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..nets import SmallNORB
-
 LEAST = 1e-9  # keeps divisions and logarithms finite
 
 
@@ -188,23 +186,3 @@ RIVALS: dict[str, type[Rival]] = {
     "self-attention": SelfAttentionRouting,
     "sequence": SequenceRouting,
 }
-CLASS_LAYER: dict[str, dict[str, Any]] = {"em": {"rate": 1.0}}  # costs of few inputs are low
-
-
-class RivalSmallNORB(SmallNORB):
-    """The paper's network for smallNORB with both of its routing layers by another algorithm."""
-
-    def __init__(self, rival: str = "dynamic", n_classes: int = 5, n_parts: int = 64, n_channels: int = 64):
-        super().__init__(n_classes, n_parts, n_channels)
-        if rival not in RIVALS:
-            raise ValueError(f"rival: expected one of {list(RIVALS)}, got {rival!r}")
-        self.config = {"rival": rival, "n_classes": n_classes, "n_parts": n_parts, "n_channels": n_channels}
-        make, settings = RIVALS[rival], CLASS_LAYER.get(rival, {})
-        self.routings = nn.ModuleList([make(4, 4, 4, None, n_parts), make(4, 4, 4, n_parts, n_classes, **settings)])
-
-    def forward(self, images: Tensor) -> Found:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return scores and poses of the classes."""
-        a, mu = self.parts(images)
-        for routing in self.routings:
-            a, mu = routing(a, mu)
-        return Found(a, mu)

@@ -55,7 +55,9 @@ class Hub(nn.Module):
         """Write the configuration, the weights and a model card to a folder."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        weights = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
+        # copies, for the file format has no tensors that share memory, as tied benefits and costs do
+        copy = {"device": "cpu", "copy": True, "memory_format": torch.contiguous_format}
+        weights = {name: t.detach().to(**copy) for name, t in self.state_dict().items()}
         # as bytes, for the package's own writer makes files that only their owner can read
         (target / WEIGHTS).write_bytes(import_extra("safetensors.torch").save(weights, metadata={"format": "pt"}))
         config = {"network": type(self).__name__, **self.config}

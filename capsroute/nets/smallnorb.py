@@ -23,13 +23,17 @@ class SmallNORB(Hub):
         n_classes: Number of classes.
         n_parts: Number of parts detected at each location, and of capsules between the two routing layers.
         n_channels: Channels of each convolution.
+        kinds: Give each of the parts weights of its own in the first routing, which all its locations share. In the
+            paper's network all parts share them.
         impl: Implementation of routing, see [`route`][capsroute.route].
     """
 
     task, example_inputs = "image-classification", "images"
 
-    def __init__(self, n_classes: int = 5, n_parts: int = 64, n_channels: int = 64, impl: str = "auto"):
-        super().__init__(n_classes=n_classes, n_parts=n_parts, n_channels=n_channels, impl=impl)
+    def __init__(
+        self, n_classes: int = 5, n_parts: int = 64, n_channels: int = 64, kinds: bool = False, impl: str = "auto"
+    ):
+        super().__init__(n_classes=n_classes, n_parts=n_parts, n_channels=n_channels, kinds=kinds, impl=impl)
         layers: list[nn.Module] = []
         for k in range(6):
             channels = n_channels if k else 4  # two images, two coordinates
@@ -39,7 +43,7 @@ class SmallNORB(Hub):
         self.compute_mu = nn.Sequential(nn.BatchNorm2d(n_channels), nn.Conv2d(n_channels, n_parts * 16, 1))
         self.routings = nn.ModuleList(
             [
-                Routing(d_cov=4, d_inp=4, d_out=4, n_out=n_parts, impl=impl),
+                Routing(d_cov=4, d_inp=4, d_out=4, n_out=n_parts, n_kinds=n_parts if kinds else 1, impl=impl),
                 Routing(d_cov=4, d_inp=4, d_out=4, n_inp=n_parts, n_out=n_classes, impl=impl),
             ]
         )
@@ -62,9 +66,13 @@ class SmallNORB(Hub):
             raise ValueError(f"images: expected {expected}, got shape {list(images.shape)}")
         if not images.is_floating_point():
             raise TypeError(f"images: expected floating point in 0..1, got {images.dtype}")
-        x = self.convolve(stack_coordinates(images))  # [b, channels, m', n']
+        x = self.convolve(self.embed(images))  # [b, channels, m', n']
         a, mu = self.compute_a(x), self.compute_mu(x).unflatten(1, (-1, 4, 4))  # [b, p, m', n'], [b, p, c, d, m', n']
         return a.flatten(1), mu.permute(0, 1, 4, 5, 2, 3).flatten(1, 3)  # [b, p * m' * n'], and c, d
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return what the convolutions see, `[b, 4, m, n]`: two images and two coordinates."""
+        return stack_coordinates(images)
 
     @classmethod
     def from_official(cls, path: str | PathLike[str]) -> Self:

@@ -19,7 +19,7 @@ from conftest import ROOT
 LIBRARY = ("routing", "layers", "credit", "heads", "nets", "pretrained", "testing", "__init__")
 LAB = (
     *("errors", "formatting", "atomic_files", "progress", "environment_variables"),
-    *("data", "encoders", "preprocessing", "baselines", "rivals", "analysis"),
+    *("data", "encoders", "preprocessing", "baselines", "rivals", "variants", "analysis"),
     *("training", "inference", "inputs", "report", "explain", "export", "demo", "cli", "__init__"),
 )
 ORDER = [*LIBRARY, *(f"lab.{part}" for part in LAB), "__main__"]  # each may import those before it

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsroute.lab.rivals import RIVALS, Rival, RivalSmallNORB
-from capsroute.nets import SmallNORB
+from capsroute.lab.rivals import RIVALS, Rival
 
 Array = np.ndarray
 I, J, C, D, H, T = 5, 3, 2, 3, 2, 3  # noqa: E741, axes as in the equations
@@ -145,31 +144,3 @@ def test_layer_follows_its_equations(name: str, n_inp: int | None) -> None:
         torch.testing.assert_close(
             out.mu[sample].detach().flatten(1), torch.from_numpy(mu_expected), rtol=1e-6, atol=1e-6
         )
-
-
-@pytest.mark.parametrize("name", RIVALS)
-def test_network_has_as_many_parameters_within_five_percent(name: str) -> None:
-    ours, rival = (sum(p.numel() for p in network.parameters()) for network in (SmallNORB(), RivalSmallNORB(name)))
-    assert rival == pytest.approx(ours, rel=0.05)
-
-
-@pytest.mark.parametrize("name", RIVALS)
-def test_network_learns_one_batch(name: str) -> None:
-    torch.manual_seed(0)
-    network = RivalSmallNORB(name, n_parts=16, n_channels=8)
-    images, target = torch.rand(6, 2, 32, 32), torch.arange(6) % 3
-    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
-    losses = []
-    for _ in range(30):
-        loss = torch.nn.functional.cross_entropy(network(images).a, target)
-        optimizer.zero_grad()
-        loss.backward()
-        assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] / 2
-
-
-def test_unknown_rival_is_refused() -> None:
-    with pytest.raises(ValueError, match="rival: expected one of"):
-        RivalSmallNORB("capsules")

@@ -17,6 +17,9 @@ from PIL import Image
 from capsroute.lab.data import smallnorb
 from capsroute.lab.data.checks import ORIGINAL, READABLE, DataError
 from capsroute.lab.data.smallnorb import Matrix
+from capsroute.lab.training.config import change_settings
+from capsroute.lab.training.experiments import make_config
+from capsroute.lab.training.vision import Vision
 from http_server import Server, serve
 
 N = 20  # pairs in the small copies
@@ -362,3 +365,14 @@ def test_real_jpeg_copy_is_readable(data: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(pairs.info, poses)
     assert np.ptp(images.reshape(len(rows), -1), axis=1).min() > 0  # no pair is blank
     assert [s.state for s in smallnorb.check(tmp_path)][3:] == [READABLE, ORIGINAL, ORIGINAL]
+
+
+def test_folds_hold_out_each_training_instance_once(folder: Path) -> None:
+    held_out = []
+    for fold in range(5):
+        config = change_settings(make_config("smallnorb"), [f"folder={folder}", f"fold={fold}"])
+        train, validation = (set(Vision(config).pairs(split).instance) for split in ("train", "validation"))
+        assert len(validation) == 1
+        assert train == {4, 6, 7, 8, 9} - validation
+        held_out += validation
+    assert held_out == [9, 8, 7, 6, 4]  # the last ones first, as before there were folds

@@ -53,7 +53,7 @@ def change_settings(config: SomeConfig, settings: list[str]) -> SomeConfig:
             raise SettingError(f"{name}: {config.experiment} has no such field; {hint}")
         try:
             changed[name] = _parse(text, types_by_name[name])
-        except ValueError:
+        except (ValueError, KeyError):
             raise SettingError(f"{name}: expected {_describe(types_by_name[name])}, got {text!r}") from None
     try:
         return dataclasses.replace(config, **changed)
@@ -69,6 +69,8 @@ def _parse(text: str, kind: Any) -> Any:
         if text not in get_args(kind):
             raise ValueError
         return text
+    if kind is bool:
+        return {"true": True, "false": False}[text.lower()]
     return kind(text)
 
 
@@ -77,4 +79,4 @@ def _describe(kind: Any) -> str:
         return "one of " + ", ".join(get_args(kind))
     if get_origin(kind) is types.UnionType:
         return f"{_describe(get_args(kind)[0])} or none"
-    return {int: "a whole number", float: "a number", str: "text"}[kind]
+    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[kind]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -103,7 +104,8 @@ class RunFolder:
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write tensors and facts to one file, atomically."""
-    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    copy: Any = {"device": "cpu", "copy": True, "memory_format": torch.contiguous_format}
+    tensors = {name: t.detach().to(**copy) for name, t in tensors.items()}  # some may share memory
     write_atomically(path, save(tensors, metadata={"facts": json.dumps(facts)}))
 
 

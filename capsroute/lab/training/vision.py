@@ -13,12 +13,13 @@ from ...nets import SmallNORB
 from ...nets.smallnorb import MIN_SIZE
 from ..analysis.accuracy import bootstrap_interval, wilson_interval
 from ..data import CATEGORIES, Pairs, folder, smallnorb, toys
+from ..variants import Variant, Variation
 from .config import Config
 from .task import Inputs, Result, limit_samples, load_network
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionConfig(Config):
+class VisionConfig(Variation, Config):
     """Settings of runs on stereo pairs."""
 
     data: Literal["toys", "smallnorb"] = "toys"
@@ -27,12 +28,18 @@ class VisionConfig(Config):
     padding: int = 16  # pixels of edge around an image before it is cropped to its size
     toys_seed: int = 0  # for the toys' proportions and paint
     held_out: int = 1  # training instances kept for validation; 0 trains on all of them without validation
+    fold: int = 0  # which ones: the last of them, or with 1 those before, and so on
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_minimum(size=MIN_SIZE, padding=0, toys_seed=0, held_out=0)
+        self.check_minimum(size=MIN_SIZE, padding=0, toys_seed=0, held_out=0, fold=0, n_parts=1, n_iters=1)
         self.check("size", self.data != "smallnorb" or self.size == 96, "96, smallNORB has no other")
         self.check("held_out", self.held_out <= 4, "at most 4 of the 5 training instances")
+        self.check("fold", self.held_out * (self.fold + 1) <= 5, "below the number of folds that 5 instances make")
+        self.check("n_layers", self.n_layers in (1, 2), "1 or 2")
+        self.check(
+            "tie_betas", self.ignore_costs or not self.tie_betas, "false, where nothing is paid for ignored data"
+        )
 
 
 class Vision:
@@ -46,10 +53,12 @@ class Vision:
         self.config = config
 
     def network(self) -> SmallNORB:
-        return SmallNORB(n_classes=len(CATEGORIES))
+        varied = self.config.variation()
+        kind = SmallNORB if varied.keys() <= {"n_parts", "kinds"} else Variant
+        return kind(n_classes=len(CATEGORIES), **varied)
 
     def restore(self, folder: Path) -> SmallNORB:
-        return load_network(SmallNORB, folder, self.names)
+        return load_network(type(self.network()), folder, self.names)
 
     def pairs(self, split: str, device: torch.device | None = None) -> Pairs:
         """Return the pairs of `train`, `validation` or `test`; all views of an instance are in the same split."""
@@ -76,7 +85,8 @@ class Vision:
 
     def _held_out_instances(self, pairs: Pairs) -> np.ndarray:
         instances = np.unique(pairs.instance)
-        return instances[len(instances) - self.config.held_out :]
+        end = len(instances) - self.config.fold * self.config.held_out
+        return instances[end - self.config.held_out : end]
 
     def _load(self, split: str, device: torch.device | None) -> Pairs:
         config = self.config
