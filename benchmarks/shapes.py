@@ -162,6 +162,12 @@ def make_call(name: str, impl: str, mode: str, device: str) -> Callable[[], tupl
     return forward if mode == "forward" else forward_backward
 
 
+def find_pick(name: str, device: str) -> str:
+    """Return the implementation that `auto` picks."""
+    use = USES[name]
+    return routing.pick(replace(shape_on(name, device).case(use.agreement, device), n_iters=use.n_iters))
+
+
 def reason_to_skip(name: str, impl: str, device: str) -> str:
     """Return why there is too little memory; empty if there is enough."""
     needed = 0 if impl == "auto" else estimate_bytes("reference", shape_on(name, device))
@@ -176,7 +182,7 @@ def prepare(task: tuple[str, str, str]) -> str:
     try:
         if impl == "auto":
             samples = draw_samples(shape_on(name, device).at_most(CHECKED_VOTES // 4), device)
-            picked = routing.pick(shape_on(name, device).case(USES[name].agreement, device))
+            picked = find_pick(name, device)
             settings: dict[str, Any] = {"n_iters": USES[name].n_iters, "agreement": USES[name].agreement}
             wrong = over_budget(samples, picked, torch.float32, **settings)
             return "; ".join(f"{result} {how}" for result, how in wrong.items())
@@ -190,7 +196,7 @@ def prepare(task: tuple[str, str, str]) -> str:
 def measure(name: str, impl: str, mode: str, device: str) -> Result:
     """Measure one implementation of one use."""
     shape = shape_on(name, device)
-    picked = routing.pick(shape.case(USES[name].agreement, device)) if impl == "auto" else ""
+    picked = find_pick(name, device) if impl == "auto" else ""
     row = Result(name, shape.votes, impl, picked, mode)
     clear_memory()
     if reason := reason_to_skip(name, impl, device):

@@ -1,7 +1,7 @@
 """Estimates how long implementations take on a CPU, for `impl="auto"`.
 
-The constants were fitted to `benchmarks/shapes.py` on one core of an AMD EPYC, forward and backward, where they pick an
-implementation within 20% of the fastest on all its shapes but two.
+The constants were fitted to the shapes of `benchmarks/shapes.py` on one core, forward and backward, where they pick an
+implementation within 20% of the fastest.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,12 @@ class Cost(NamedTuple):
     vote: float  # per number of the votes
     vote_iteration: float  # per number of the votes, and iteration
     weight: float  # per weight that the votes of several kinds take
+    product: float  # per multiplication that forms votes, where they are formed more often than once
 
 
-REFERENCE, BLOCKED = Cost(1.5, 0, 17, 5), Cost(2.5, 8, 7, 15)
+REFERENCE, BLOCKED = Cost(1.5, 0, 15, 5, 0), Cost(2.5, 8, 7, 15, 0.03)
 MOMENTS_CALL_MS = 3.0
-FEATURE, MODEL, MODEL_OF_KINDS = 0.8, 25, 60
+FEATURE, MODEL, MODEL_OF_KINDS = 0.7, 25, 60
 """Nanoseconds per feature of a pair and iteration, and per product that models take, of one kind or several."""
 
 
@@ -34,7 +35,8 @@ def estimate_ms(case: Case) -> dict[str, float]:
 
     def estimate(cost: Cost, n_weights: int) -> float:
         votes = pairs * s.d_cov * s.d_out
-        return cost.call_ms + 1e-6 * (votes * (cost.vote + cost.vote_iteration * s.n_iters) + n_weights * cost.weight)
+        per_vote = cost.vote + cost.vote_iteration * s.n_iters + cost.product * s.d_inp
+        return cost.call_ms + 1e-6 * (votes * per_vote + n_weights * cost.weight)
 
     moments = pairs * n_features(s) * s.n_iters * FEATURE + models * (MODEL_OF_KINDS if several else MODEL)
     return {

@@ -15,6 +15,8 @@ CASES = {
     "long capsules": (Shape(4, 1024, 40, 1, 64, 32), "blocked"),
     "every input a kind": (Shape(16, 1152, 10, 1, 8, 16, fixed_inp=True), "blocked"),
     "kinds of long capsules": (Shape(8, 280, 5, 1, 384, 32, n_kinds=7), "blocked"),
+    "products larger than all else": (Shape(1, 128, 16, 1, 768, 768), "reference"),
+    "many outputs": (Shape(1, 512, 1000, 1, 16, 16), "moments"),
     "more weights than votes": (Shape(2, 64, 16, 1, 256, 256, fixed_inp=True), "reference"),
 }
 
