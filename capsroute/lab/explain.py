@@ -132,11 +132,13 @@ class ImageExplanation(Explanation):
     image: np.ndarray = field(repr=False)  # bytes [m, n, 3]
 
     def overlay(self) -> np.ndarray:
-        """Return the image in grey under its credit, bytes `[m, n, 3]`."""
+        """Return the image in grey under its credit, bytes `[m, n, 3]`; the pixels with least credit have no colour."""
         grey = np.asarray(Image.fromarray(self.image).convert("L"), float)[..., None]
-        strength = self.credit / max(float(np.abs(self.credit).max()), 1e-12)  # [m, n], from -1 to 1
-        hue = np.where(strength[..., None] > 0, np.array(BLUE, float), np.array(ORANGE, float))
-        cover = 0.75 * np.abs(strength)[..., None]
+        size = np.abs(self.credit)[..., None]
+        least, most = float(size.min()), float(size.max())
+        strength = (size - least) / max(most - least, most / 2, 1e-12)  # even credit is no pattern to stretch
+        hue = np.where(self.credit[..., None] > 0, np.array(BLUE, float), np.array(ORANGE, float))
+        cover = 0.75 * strength
         return ((1 - cover) * (0.5 * grey + 110) + cover * hue).clip(0, 255).round().astype(np.uint8)
 
     def figure(self) -> Html:
@@ -212,7 +214,8 @@ class SetExplanation(Explanation):
         rows = [(k, f"{self.credit[k]:+.3f}", *self._numbers(k)) for k in self._largest()]
         left_out = len(self.credit) - len(rows)
         more = f" {left_out:,} more inputs had less credit." if left_out else ""
-        return html.table(self.caption + more, ("input", "net credit", *columns), rows)
+        table = html.table("Inputs with the largest credit, and their numbers", ("input", "net credit", *columns), rows)
+        return html.figure(table, self.caption + more)
 
     def draw(self, figure: "Figure") -> None:
         rows = self._largest()

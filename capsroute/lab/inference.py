@@ -21,6 +21,7 @@ from .data import POLARITIES, SENTIMENTS
 from .data.pairs import CATEGORIES
 from .encoders import batch_by_length
 from .errors import UserError
+from .formatting import readable
 from .preprocessing import (
     ImagePreprocessing,
     Preprocessing,
@@ -53,6 +54,12 @@ class Prediction(NamedTuple):
     @property
     def probability(self) -> float:
         return self.probabilities.get(self.label, 0.0)
+
+    @property
+    def problem(self) -> str:
+        """The error, with the name of the input."""
+        name = readable(self.input, 100)
+        return self.error if self.input in self.error or name in self.error else f"{name}: {self.error}"
 
 
 class Sample(NamedTuple):

@@ -23,7 +23,7 @@ from conftest import ROOT
 runner = CliRunner(env={"COLUMNS": "80"})
 COMMANDS = (
     *("train", "replicate", "eval", "report", "figures", "convert"),
-    *("predict", "explain", "export", "demo", "list", "info"),
+    *("predict", "explain", "export", "serve", "demo", "list", "info"),
 )
 
 

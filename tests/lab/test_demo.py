@@ -16,9 +16,11 @@ from capsroute.lab.cli import app
 from capsroute.lab.data import toys
 from capsroute.lab.data.pairs import CATEGORIES
 from capsroute.lab.demo import algorithm, handlers, language, pictures, vision
+from capsroute.lab.demo.own_network import OwnNetwork
 from capsroute.lab.errors import UserError
 from capsroute.lab.report.html import figure, tint
 from capsroute.layers import Routing
+from small_classifiers import CLASSES, make_classifier, make_inputs
 
 VIEW = {"category": "car", "instance": 0, "azimuth": 20, "elevation": 50, "light": 1}
 TEXT = "a fine film with a dull plot"
@@ -236,3 +238,21 @@ def test_missing_gradio_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     result = CliRunner().invoke(app, ["demo", "--no-open", "--port", "0"])
     assert result.exit_code == 1
     assert "pip install 'capsroute[demo]'" in result.stderr
+
+
+def test_own_network_shows_classes_and_credit_or_a_message(tmp_path: Path) -> None:
+    for kind, value in (("texts", "buy <b>now</b>"), ("images", str(tmp_path / "0.png"))):
+        make_classifier(kind).save_pretrained(tmp_path / kind)
+        make_inputs("images", tmp_path, 1)
+        own = OwnNetwork(str(tmp_path / kind), "cpu")
+        shown = own.show(value)
+        assert all(name in shown for name in CLASSES[kind])
+        assert "net credit for the predicted class" in shown
+        assert shown.count("<img") == (2 if kind == "images" else 0)
+        assert "<b>now" not in shown
+        (tmp_path / "bad.png").write_text("no image")
+        for bad in (None, " ", "x" * 5001 if kind == "texts" else str(tmp_path / "bad.png")):
+            assert 'role="alert"' in own.show(bad)
+    make_classifier("arrays").save_pretrained(tmp_path / "arrays")
+    with pytest.raises(UserError, match="this one takes sets; try capsroute serve"):
+        OwnNetwork(str(tmp_path / "arrays"), "cpu")

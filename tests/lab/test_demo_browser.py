@@ -291,6 +291,28 @@ def test_memory_does_not_grow(server: Server) -> None:
     pytest.fail(f"grew in each of {len(memory) - 1} rounds, bytes: {memory}")
 
 
+def test_requests_of_other_sites_are_refused(server: Server) -> None:
+    def status(path: str, body: bytes | None = None, **headers: str) -> int:
+        with closing(HTTPConnection(server.address.removeprefix("http://"), timeout=60)) as connection:
+            connection.request("POST" if body else "GET", path, body, headers)
+            return connection.getresponse().status
+
+    def upload(content: bytes, **headers: str) -> int:
+        body = (
+            b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+            + content
+            + b"\r\n--x--\r\n"
+        )
+        return status("/gradio_api/upload", body, **{"Content-Type": "multipart/form-data; boundary=x"}, **headers)
+
+    assert (status("/"), status("/", Host="example.org")) == (200, 421)
+    assert (upload(b"a"), upload(b"a", Origin="http://example.org")) == (200, 403)
+    assert upload(bytes(3 * vision.MAX_BYTES)) == 413
+    large = [upload(bytes([k]) * vision.MAX_BYTES) for k in range(20)]  # together more than the page keeps
+    assert large[0] == 200
+    assert large[-1] == 413
+
+
 def test_port_in_use_gets_a_message(server: Server) -> None:
     result = CliRunner().invoke(app, ["demo", "--no-open", "--port", server.address.rsplit(":", 1)[1]])
     assert result.exit_code == 1

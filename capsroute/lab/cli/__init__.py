@@ -1,6 +1,6 @@
 """The command line."""
 
-from . import train, use, infer, demo, data, info  # noqa: I001, in the order of the help
+from . import train, use, infer, serve, data, info  # noqa: I001, in the order of the help
 from .app import app
 
-__all__ = ["app", "data", "demo", "infer", "info", "train", "use"]
+__all__ = ["app", "data", "infer", "info", "serve", "train", "use"]

@@ -8,13 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..errors import UserError
 from ..formatting import readable
 from .app import AsJson, WeightsName, app, console
+
+if TYPE_CHECKING:
+    from ..inference import Prediction
 
 Inputs = Annotated[
     list[str] | None,
@@ -62,14 +65,12 @@ def predict(
         raise typer.Exit(1)
 
 
-def _make_writer(form: str, classes: Sequence[str]) -> Callable[..., None]:
+def _make_writer(form: str, classes: Sequence[str]) -> "Callable[[Prediction], None]":
     """Return a function that prints a prediction as one line."""
 
-    def write_text(prediction) -> None:
+    def write_text(prediction: "Prediction") -> None:
         if prediction.error:
-            name = prediction.input
-            words = prediction.error if name in prediction.error else f"{name}: {prediction.error}"
-            typer.echo(readable(words, 2000), err=True)
+            typer.echo(readable(prediction.problem, 2000), err=True)
             return
         text = readable(prediction.input)
         if not prediction.label:
@@ -78,10 +79,10 @@ def _make_writer(form: str, classes: Sequence[str]) -> Callable[..., None]:
         note = f" [only its first {prediction.n_tokens:,} tokens were read]" if prediction.truncated else ""
         typer.echo(f"{readable(prediction.label):16} {100 * prediction.probability:4.0f}%  {text}{note}")
 
-    def write_json(prediction) -> None:
+    def write_json(prediction: "Prediction") -> None:
         typer.echo(json.dumps(prediction._asdict(), allow_nan=False))
 
-    def write_csv(prediction) -> None:
+    def write_csv(prediction: "Prediction") -> None:
         p = prediction.probabilities
         shares = [f"{p[name]:.6f}" if p else "" for name in classes]
         typer.echo(_csv_row([prediction.input, prediction.label, *shares, prediction.error]))

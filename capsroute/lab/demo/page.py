@@ -1,9 +1,9 @@
 """The demo page: its layout, and a local server that removes its files when it stops."""
 
-import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +11,38 @@ import torch
 
 from ..data.pairs import CATEGORIES
 from ..environment_variables import set_environment
-from ..errors import UserError, needs_extra
+from ..errors import needs_extra
+from ..serve.guard import Guard, Limits, RefusedError
 from . import algorithm, handlers, language, vision
+from .own_network import MAX_BYTES, OwnNetwork
 
 CSS = Path(__file__).with_name("page.css")
 DELETE_UPLOADS = (60, 600)  # seconds: how often to look for old uploads, and their age
 N_THREADS = 2  # requests at a time: more would wait for the cores, and each thread keeps freed memory to itself
 MAX_QUEUE = 200  # waiting requests, before others are refused
+MAX_UPLOADS = 64 << 20  # bytes of all files that are kept
 
 
 @contextmanager
-def serve_page(host: str = "127.0.0.1", port: int = 0, *, open_page: bool = False) -> Iterator[str]:
+def serve_page(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    open_page: bool = False,
+    network: str | None = None,
+    names: Sequence[str] = (),
+    device: str = "cpu",
+) -> Iterator[str]:
     """Serve the page, yield its address, and remove all its files at the end.
 
     Args:
         host: Address to listen at.
         port: Port to listen at, or 0 for any free one.
         open_page: Open it in the browser.
+        network: Your own network, by any name that commands take; by default the page shows ours.
+        names: Other names that browsers may call the server by.
+        device: Device of your network.
     """
-    number = _find_port(host, port)
     n_threads = torch.get_num_threads()
     with (
         tempfile.TemporaryDirectory(prefix="capsroute-") as folder,
@@ -39,29 +52,39 @@ def serve_page(host: str = "127.0.0.1", port: int = 0, *, open_page: bool = Fals
         try:
             import gradio as gr
             from gradio.themes import Default
+            from starlette.middleware import Middleware
+
+            from ..serve.server import format_address, listen
         except ModuleNotFoundError:
             raise needs_extra("gradio", "demo") from None
-        page = _build_page(gr)
+        with listen(host, port) as probe:  # the port, or a free one for 0, if it can be had
+            number = probe.getsockname()[1]
+        own = OwnNetwork(network, device) if network else None
+        page = _build_own_page(gr, own) if own else _build_page(gr)
+        largest = MAX_BYTES if own else vision.MAX_BYTES
+        limits = Limits(body_bytes=2 * largest + (1 << 20), buffered_bytes=MAX_UPLOADS)
+        guard = Middleware(Guard, host=host, names=names, limits=limits, check_body=_limit_uploads(Path(folder)))  # pyright: ignore[reportArgumentType]
         torch.set_num_threads(1)  # requests share the cores
         try:
             fonts = ["system-ui", "sans-serif"]  # these need no download
             theme = Default(primary_hue="blue", font=fonts, font_mono=["ui-monospace", "monospace"])
             switched_off = ("share", "ssr_mode", "pwa", "mcp_server", "enable_monitoring", "run_history")
             page.launch(
-                server_name=host,
+                server_name=f"[{host}]" if ":" in host else host,
                 server_port=number,
                 inbrowser=open_page,
                 quiet=True,
                 prevent_thread_lock=True,
-                max_file_size=vision.MAX_BYTES,
+                max_file_size=largest,
                 footer_links=[],
                 css_paths=CSS,
                 state_session_capacity=20,
                 max_threads=N_THREADS,
                 theme=theme,
+                app_kwargs={"middleware": [guard]},
                 **dict.fromkeys(switched_off, False),
             )
-            yield f"http://{host}:{number}"
+            yield f"http://{format_address(host, number)}"
         finally:
             page.close(verbose=False)
             torch.set_num_threads(n_threads)
@@ -76,6 +99,16 @@ def _build_page(gr: Any) -> Any:
         for name, fill in (("Vision", _add_vision), ("Language", _add_language), ("Algorithm", _add_algorithm)):
             with gr.Tab(name):
                 fill(gr, page)
+    return page.queue(default_concurrency_limit=N_THREADS, max_size=MAX_QUEUE)
+
+
+def _build_own_page(gr: Any, own: OwnNetwork) -> Any:
+    """Build the page of one's own network."""
+    with gr.Blocks(title="capsroute", analytics_enabled=False, delete_cache=DELETE_UPLOADS) as page:
+        gr.Markdown("# capsroute")
+        given, shown = own.fill(gr)
+        triggers = [given.upload] if own.predictor.kind == "images" else [given.change]
+        _answer(gr, triggers, own.show, [given], shown, "own")
     return page.queue(default_concurrency_limit=N_THREADS, max_size=MAX_QUEUE)
 
 
@@ -148,13 +181,13 @@ def _answer(
     gr.on(triggers, show, inputs, shown, show_progress="hidden", trigger_mode="always_last", api_name=name)
 
 
-def _find_port(host: str, port: int) -> int:
-    """Return the port, or a free one for 0, after checking that it can be listened at."""
-    try:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            return probe.getsockname()[1]
-    except OSError as error:
-        place = f"{host}:{port} cannot be had ({error.strerror or error})"
-        raise UserError(f"port: expected one to listen at, {place}; try --port 0") from None
+def _limit_uploads(folder: Path) -> Callable[[str, int], None]:
+    """Return a check that refuses an upload when the files kept would take too much space."""
+
+    def check(path: str, size: int) -> None:
+        if path.endswith("/upload") and size + sum(f.stat().st_size for f in folder.rglob("*")) > MAX_UPLOADS:
+            later = f"try again in {DELETE_UPLOADS[1] // 60} minutes"
+            reason = f"uploads: expected at most {MAX_UPLOADS >> 20} MB together; {later}"
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+
+    return check

@@ -1,0 +1,243 @@
+"""The routes: `/predict`, `/explain` and `/health`, with schemas that depend on what the network takes."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from io import BytesIO
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import FastAPI, File, HTTPException, Request, UploadFile
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.formparsers import MultiPartParser
+
+from ... import __version__
+from ..errors import UserError
+from ..explain import Explanation, ImageExplanation, TextExplanation, explain
+from ..formatting import readable
+from ..inference import MAX_CHARACTERS, Prediction, Predictor
+from ..report.html import encode_png
+from .batching import Batcher
+from .guard import Guard, Limits, RefusedError
+
+MEDIA = {"images": "multipart/form-data", "texts": "application/json", "arrays": "application/json"}
+
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+Vectors = Annotated[list[list[float]], Field(min_length=1, examples=[[[0.1, 0.2], [0.3, 0.4]]])]
+
+
+class Answer(BaseModel):
+    """The class of one input."""
+
+    input: str = Field(description="Name of the file, the text, or the number of the set.")
+    label: str = Field(description="The class with the highest probability; empty for an empty text.")
+    probabilities: dict[str, float]
+    truncated: bool = Field(description="Whether the text has more tokens than were read.")
+
+
+class Answers(BaseModel):
+    predictions: list[Answer]
+
+
+class Place(BaseModel):
+    """A token of a text, or a vector of a set."""
+
+    text: str
+    credit: float
+
+
+class Explained(BaseModel):
+    """What an answer rests on."""
+
+    prediction: Answer
+    caption: str
+    places: list[Place] = Field(description="Tokens or vectors, with their net credit; empty for an image.")
+    picture: str = Field(description="An image under its net credit, a PNG file in base64; empty for others.")
+
+
+class Health(BaseModel):
+    status: str
+    network: str
+    kind: str
+    classes: list[str]
+    version: str
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    detail: str
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OneText(_Strict):
+    text: Text
+
+
+class OneSet(_Strict):
+    vectors: Vectors
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem} for status in (400, 403, 408, 413, 415, 421, 422, 503)
+}
+
+
+def make_app(predictor: Predictor, host: str, names: Sequence[str] = (), limits: Limits | None = None) -> FastAPI:
+    """Return the application of a network.
+
+    Args:
+        predictor: The network.
+        host: Address that the server listens at.
+        names: Other names that clients may call it by.
+        limits: Limits of size and time.
+    """
+    limits = limits or Limits()
+    batcher = Batcher(limits)
+    MultiPartParser.spool_max_size = limits.body_bytes  # so that no upload is written to the disk
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(batcher.run())
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    app = FastAPI(
+        title="capsroute",
+        version=__version__,
+        description=f"Classifies {predictor.kind}: {', '.join(predictor.classes)}.",
+        docs_url=None,  # its page loads from another host
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.add_exception_handler(RefusedError, _show_refusal)
+    app.add_exception_handler(RequestValidationError, _show_wrong_input)
+    media = MEDIA[predictor.kind]
+    app.add_middleware(Guard, host=host, names=names, limits=limits, media={"/predict": media, "/explain": media})
+
+    def predict_all(named: Sequence[tuple[str, Any]]) -> list[Prediction]:
+        return predictor([value for _, value in named], [name for name, _ in named])
+
+    def explain_all(named: Sequence[tuple[str, Any]]) -> list[Explained | str]:
+        return [_explain(predictor, name, value) for name, value in named]
+
+    async def predict_inputs(named: Sequence[tuple[str, Any]]) -> Answers:
+        found = await batcher.submit(predict_all, named)
+        if wrong := [p.problem for p in found if p.error]:
+            raise HTTPException(422, "; ".join(wrong[:5]))
+        return Answers(predictions=[_answer(prediction) for prediction in found])
+
+    async def explain_input(name: str, value: Any) -> Explained:
+        (found,) = await batcher.submit(explain_all, [(name, value)])
+        if isinstance(found, str):
+            raise HTTPException(422, found)
+        return found
+
+    @app.get("/health")
+    async def health() -> Health:
+        """Say that the server is there, and what it classifies."""
+        facts = {"network": type(predictor.network).__name__, "kind": predictor.kind, "version": __version__}
+        return Health(status="ok", classes=list(predictor.classes), **facts)
+
+    add_routes = {"images": _add_image_routes, "texts": _add_text_routes, "arrays": _add_set_routes}
+    add_routes[predictor.kind](app, predict_inputs, explain_input, limits.items)
+    return app
+
+
+def _add_image_routes(app: FastAPI, predict_inputs: Any, explain_input: Any, n: int) -> None:
+    @app.post("/predict", responses=REFUSALS)
+    async def predict(images: Annotated[list[UploadFile], File(min_length=1, max_length=n)]) -> Answers:
+        """Classify images: PNG, JPEG, WEBP or BMP."""
+        return await predict_inputs([(_file_name(image), BytesIO(await image.read())) for image in images])
+
+    @app.post("/explain", responses=REFUSALS)
+    async def explain(image: UploadFile) -> Explained:
+        """Show what the answer for an image rests on."""
+        return await explain_input(_file_name(image), BytesIO(await image.read()))
+
+
+def _add_text_routes(app: FastAPI, predict_inputs: Any, explain_input: Any, n: int) -> None:
+    class Texts(_Strict):
+        texts: Annotated[list[Text], Field(min_length=1, max_length=n)]
+
+    @app.post("/predict", responses=REFUSALS)
+    async def predict(request: Texts) -> Answers:
+        """Classify texts."""
+        return await predict_inputs([(text, text) for text in request.texts])
+
+    @app.post("/explain", responses=REFUSALS)
+    async def explain(request: OneText) -> Explained:
+        """Show what the answer for a text rests on."""
+        return await explain_input(request.text, request.text)
+
+
+def _add_set_routes(app: FastAPI, predict_inputs: Any, explain_input: Any, n: int) -> None:
+    class Sets(_Strict):
+        sets: Annotated[list[Vectors], Field(min_length=1, max_length=n)]
+
+    @app.post("/predict", responses=REFUSALS)
+    async def predict(request: Sets) -> Answers:
+        """Classify sets of vectors."""
+        return await predict_inputs([(str(k), _array(vectors)) for k, vectors in enumerate(request.sets)])
+
+    @app.post("/explain", responses=REFUSALS)
+    async def explain(request: OneSet) -> Explained:
+        """Show what the answer for a set of vectors rests on."""
+        return await explain_input("set", _array(request.vectors))
+
+
+def _array(vectors: list[list[float]]) -> np.ndarray:
+    try:
+        with np.errstate(over="ignore"):  # the preprocessing refuses infinity
+            return np.array(vectors, np.float32)
+    except ValueError:
+        raise HTTPException(422, "vectors: expected the same number of numbers in all of a set") from None
+
+
+def _explain(predictor: Predictor, name: str, value: Any) -> Explained | str:
+    """Return an explanation, or why there is none."""
+    try:
+        found = explain(predictor, value, name=name)
+    except UserError as error:
+        return str(error)
+    picture, places = "", []
+    if isinstance(found, ImageExplanation):
+        picture = base64.b64encode(encode_png(found.overlay())).decode()
+    else:
+        places = [Place(text=text, credit=credit) for text, credit in zip(_texts(found), found.credit, strict=True)]
+    return Explained(prediction=_answer(found.prediction), caption=found.caption, places=places, picture=picture)
+
+
+def _texts(explanation: Explanation) -> list[str]:
+    if isinstance(explanation, TextExplanation):
+        return [piece for _, piece in explanation.pieces]
+    return [str(k) for k in range(len(explanation.credit))]
+
+
+def _answer(p: Prediction) -> Answer:
+    return Answer(input=p.input, label=p.label, probabilities=p.probabilities, truncated=p.truncated)
+
+
+def _file_name(file: UploadFile) -> str:
+    return readable(file.filename or "image", 100)
+
+
+async def _show_refusal(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RefusedError)
+    return JSONResponse({"detail": error.reason}, int(error.status))
+
+
+async def _show_wrong_input(_: Request, error: Exception) -> JSONResponse:
+    """Say where a request is wrong, without the request itself, which may be long."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"][1:])
+    return JSONResponse({"detail": readable(f"{place}: {first['msg']}".removeprefix(": "), 300)}, 422)

@@ -1,0 +1,183 @@
+"""Checks of every request: Host and Origin, limits of size and time; one line in the log for what is refused.
+
+A page of another site can send requests to a server on its visitor's machine. If its name points to 127.0.0.1 (DNS
+rebinding), it could even read the answers. The headers Origin and Host give both away.
+"""
+
+import asyncio
+import ipaddress
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from ..formatting import readable
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+ALL_INTERFACES = ("0.0.0.0", "::")
+DRAINED = 8  # times the limit of a body that are read and dropped, so that its sender reads the answer
+
+log = logging.getLogger("capsroute.serve")
+
+
+class Limits(NamedTuple):
+    """Limits of a server."""
+
+    body_bytes: int = 8 << 20  # of a request
+    buffered_bytes: int = 64 << 20  # of the requests that are being read, together
+    body_seconds: float = 20.0  # to send a body
+    answer_seconds: float = 30.0  # to wait for an answer
+    items: int = 64  # inputs of a request
+    waiting: int = 512  # inputs of all requests
+
+
+class RefusedError(Exception):
+    """Refuse a request with a status and a reason."""
+
+    def __init__(self, status: HTTPStatus, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Guard:
+    """Middleware that checks requests and reads their bodies before the application gets them.
+
+    Args:
+        app: The application.
+        host: Address that the server listens at.
+        names: Other names that clients may call it by.
+        limits: Limits of size and time.
+        media: The media type that each path takes.
+        check_body: Called with the path and the size of each body; raises `RefusedError` for one to refuse.
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        host: str,
+        names: Sequence[str] = (),
+        limits: Limits = Limits(),  # noqa: B008, it cannot be changed
+        media: Mapping[str, str] | None = None,
+        check_body: Callable[[str, int], None] | None = None,
+    ):
+        self.app, self.limits, self.media, self.check_body = app, limits, media or {}, check_body
+        self.names = {name.lower() for name in (host, *names, *(LOOPBACK if host in LOOPBACK else ()))}
+        self.any_address = host in ALL_INTERFACES
+        self.buffered = 0
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        status = 0
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        reason, body = "", b""
+        try:
+            body = await self._read_body(receive, self._check_headers(scope))
+            if self.check_body:
+                self.check_body(scope["path"], len(body))
+            await self.app(scope, _replay(body, receive), send_noting)
+        except RefusedError as error:
+            reason = error.reason
+            await send_error(send_noting, error.status, reason)
+        finally:
+            self.buffered -= len(body)
+            if status >= HTTPStatus.BAD_REQUEST:
+                words = f"{scope['method']} {scope['path']} from {(scope.get('client') or ['unknown'])[0]}"
+                log.warning("%s", readable(f"{status} {words}{': ' if reason else ''}{reason}", 200))
+
+    def is_allowed(self, name: str | None) -> bool:
+        """Say whether clients may call the server by a name; no attacker can make an address point elsewhere."""
+        if name is None:
+            return False
+        if self.any_address:
+            try:
+                return bool(ipaddress.ip_address(name))
+            except ValueError:
+                return name in self.names or name == "localhost"
+        return name in self.names
+
+    def _check_headers(self, scope: Mapping[str, Any]) -> RefusedError | None:
+        """Return why to refuse a request, if there is a reason."""
+        headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
+        host, origin = headers.get(b"host", "").lower(), headers.get(b"origin", "").lower()
+        if not self.is_allowed(_split(f"//{host}", "hostname")):
+            reason = f"Host: expected a name of this server, got {host!r}; allow another with --allow-host"
+            return RefusedError(HTTPStatus.MISDIRECTED_REQUEST, reason)
+        if origin and _split(origin, "netloc") != host:
+            return RefusedError(HTTPStatus.FORBIDDEN, f"Origin: expected http://{host}, got {origin!r}")
+        expected, given = self.media.get(scope["path"]), headers.get(b"content-type", "").partition(";")[0].strip()
+        if expected and scope["method"] == "POST" and given.lower() != expected:
+            return RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: expected {expected}, got {given!r}")
+        return None
+
+    async def _read_body(self, receive: Receive, refusal: RefusedError | None) -> bytes:
+        """Return the body. That of a request to refuse is read and dropped, or its sender might miss the answer."""
+        parts, size, more = [], 0, True
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                while more and size <= DRAINED * self.limits.body_bytes:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise RefusedError(HTTPStatus.BAD_REQUEST, "the client left")
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    size += len(part)
+                    refusal = refusal or self._check_size(size, len(part))
+                    if not refusal:
+                        parts.append(part)
+                        self.buffered += len(part)
+            if refusal:
+                raise refusal
+            return b"".join(parts)
+        except BaseException as error:
+            self.buffered -= sum(map(len, parts))
+            if isinstance(error, TimeoutError):
+                reason = f"body: expected all of it within {self.limits.body_seconds:g} seconds"
+                raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, reason) from None
+            raise
+
+    def _check_size(self, size: int, part: int) -> RefusedError | None:
+        if size > self.limits.body_bytes:
+            reason = f"body: expected at most {self.limits.body_bytes:,} bytes"
+            return RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        if self.buffered + part > self.limits.buffered_bytes:
+            return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at once; try again later")
+        return None
+
+
+async def send_error(send: Send, status: HTTPStatus, reason: str) -> None:
+    """Send a JSON object with the reason."""
+    body = json.dumps({"detail": reason}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": int(status), "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _split(address: str, part: str) -> str | None:
+    """Return a part of an address, or none if it has no such form, as the origin `null`."""
+    try:
+        return getattr(urlsplit(address), part) or None
+    except ValueError:
+        return None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a function that gives a body that was read, and then what comes after it."""
+    parts = [body]
+
+    async def receive_again() -> Message:
+        return {"type": "http.request", "body": parts.pop(), "more_body": False} if parts else await receive()
+
+    return receive_again
