@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..atomic_files import map_array, write_array
+from ..atomic_files import cached_array
 from ..progress import progress_bar
 from .checks import check_integer, check_split
 from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs
@@ -61,11 +61,7 @@ def load(
     check_integer("seed", seed, 0)
     category, info = make_labels(split)
     path, shape = Path(folder) / f"toys-{VERSION}-{size}-{seed}" / f"{split}.npy", (len(category), 2, size, size)
-    images = map_array(path, shape)
-    if images is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_array(path, shape, _render_split(split, size, seed, torch.device(device), progress))
-        images = np.load(path, mmap_mode="r")
+    images = cached_array(path, shape, lambda: _render_split(split, size, seed, torch.device(device), progress))
     return Pairs(images, category, info)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..atomic_files import map_array, write_array
-from ..errors import UserError, needs_extra
+from ..atomic_files import cached_array
+from ..errors import UserError
 from ..progress import print_once, progress_bar
 from .encoder import Encoder, hash_texts
 
@@ -118,22 +118,17 @@ def embed(
 
 def _encode_to_disk(encoder: Encoder, ids: Sequence[Sequence[int]], path: Path, progress: bool) -> Tensor:
     """Return a file's embeddings `[total, depth, d_emb]`, memory-mapped; the first of several processes writes it."""
-    try:
-        from filelock import FileLock
-    except ImportError as error:
-        raise needs_extra("filelock", "train") from error
     shape = (sum(map(len, ids)), _bytes_per_token(encoder))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        flat = map_array(path, shape, "c")  # copy-on-write: writing to a batch changes no file
-        if flat is None:
-            pieces = _encode_pieces(encoder, ids, progress)
-            try:
-                write_array(path, shape, (piece.flatten().cpu().view(torch.uint8).numpy() for piece in pieces))
-            except OSError as error:
-                advice = "choose another folder, a smaller cache_gb, or the cache none"
-                raise UserError(f"{path}: cannot be written ({error}); {advice}") from error
-            flat = np.load(path, mmap_mode="c")
+
+    def encode_pieces() -> Iterator[np.ndarray]:
+        for piece in _encode_pieces(encoder, ids, progress):
+            yield piece.flatten().cpu().view(torch.uint8).numpy()
+
+    try:
+        flat = cached_array(path, shape, encode_pieces, "c")  # copy-on-write: writing to a batch changes no file
+    except OSError as error:
+        advice = "choose another folder, a smaller cache_gb, or the cache none"
+        raise UserError(f"{path}: cannot be written ({error.strerror or error}); {advice}") from error
     return torch.from_numpy(flat).view(encoder.dtype).view(-1, encoder.depth, encoder.d_emb)
 
 

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -19,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from ..atomic_files import staging_folder
+from ..data.downloads import file_digest
 from ..errors import UserError
 from ..progress import progress_bar
 from .encoder import hash_texts, replace_surrogates
@@ -65,7 +66,10 @@ def pretrain(
         return folder
     if folder.exists() and not (folder / SETTINGS).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"folder: expected a new or empty folder for the tiny encoder, found other files in {folder}")
-    with silence_transformers(), torch.random.fork_rng(devices=[]):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with staging_folder(folder) as staging, silence_transformers(), torch.random.fork_rng(devices=[]):
+        if _is_saved(folder, settings):  # by another process, in the meantime
+            return folder
         from transformers import GPT2Config, GPT2LMHeadModel
 
         torch.manual_seed(seed)
@@ -88,36 +92,34 @@ def pretrain(
         if not rows:
             raise ValueError("texts: expected words, found none")
         loss = _train(model, rows, n_steps, progress)
-        _save(model, tokenizer, settings, loss, folder)
+        _save(model, tokenizer, settings | {"loss": loss}, staging)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(staging, folder)  # at once, so that no part of a model is ever taken for one
     return folder
 
 
 def _is_saved(folder: Path, settings: dict[str, Any]) -> bool:
-    """Say whether the folder holds a model with these settings, with all files of the right size."""
+    """Say whether the folder holds a model with these settings, with all files as they were saved."""
     try:
         saved = json.loads((folder / SETTINGS).read_text())
-        sizes = {name: (folder / name).stat().st_size for name in saved["files"]}
-        return {name: saved[name] for name in settings} == settings and sizes == saved["files"]
+        same = {name: saved[name] for name in settings} == settings
+        return same and saved["files"] == _hash_files(folder)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _save(model: Any, tokenizer: Any, settings: dict[str, Any], loss: float, folder: Path) -> None:
-    """Save into a temporary folder, then rename it, so that no part of a model is ever taken for one."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
-        saved = Path(temporary) / "model"
-        model.save_pretrained(saved)
-        tokenizer.save_pretrained(saved)
-        sizes = {path.name: path.stat().st_size for path in sorted(saved.iterdir())}
-        (saved / SETTINGS).write_text(json.dumps({**settings, "loss": loss, "files": sizes}, indent=1))
-        for path in saved.iterdir():  # safetensors writes files that only their owner can read
-            path.chmod((saved / SETTINGS).stat().st_mode)
-        if _is_saved(folder, settings):  # by another process, in the meantime
-            return
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(saved, folder)
+def _save(model: Any, tokenizer: Any, settings: dict[str, Any], folder: Path) -> None:
+    """Save a model, and its settings with the hashes of its files."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / SETTINGS).write_text(json.dumps(settings | {"files": _hash_files(folder)}, indent=1))
+    for path in folder.iterdir():  # safetensors writes files that only their owner can read
+        path.chmod((folder / SETTINGS).stat().st_mode)
+
+
+def _hash_files(folder: Path) -> dict[str, str]:
+    return {path.name: file_digest(path, "sha256") for path in sorted(folder.iterdir()) if path.name != SETTINGS}
 
 
 def _make_tokenizer(texts: Sequence[str]) -> Any:
