@@ -22,6 +22,16 @@ def test_parse_tree_returns_words_and_nodes() -> None:
     assert tree.text() == "It 's fun"
 
 
+@pytest.mark.parametrize("wrap", ["(2 {})", "(2 (2 x) {})"], ids=["one word", "nested"])
+def test_long_phrases_in_many_trees_are_refused(wrap: str) -> None:
+    """A line of 0.5 MB must not become half a billion characters of phrases."""
+    line = f"(2 {'w' * 490_000})"
+    for _ in range(990):
+        line = wrap.format(line)
+    with pytest.raises(TreeError, match="expected phrases of at most 100,000 characters together, got more"):
+        parse_tree(line)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -88,10 +98,10 @@ def test_too_deep_line_is_refused(n: int, closed: bool) -> None:
 
 
 def test_deep_line_round_trips() -> None:
-    line = "(2 (3 a) " * 999 + "(2 b)" + ")" * 999
+    line = "(2 (3 a) " * 300 + "(2 b)" + ")" * 300
     tree = parse_tree(line)
     assert parse_tree(str(tree)) == tree
-    assert len(tree.words) == 1000
+    assert len(tree.words) == 301
 
 
 def test_read_trees_accepts_line_ends(tmp_path: Path) -> None:

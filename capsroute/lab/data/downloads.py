@@ -2,12 +2,14 @@
 
 import errno
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..atomic_files import staging_folder
 from ..errors import needs_extra
 from ..progress import progress_bar
 from .checks import DataError
@@ -39,6 +41,7 @@ def download(
     url: str,
     path: Path,
     known_hash: str,
+    max_bytes: int,
     *,
     label: str = "",
     progress: bool = True,
@@ -51,6 +54,7 @@ def download(
         url: An http or https address.
         path: Where to. An existing file is never replaced: it is verified, and must be the right one.
         known_hash: `"md5:..."` or `"sha256:..."`.
+        max_bytes: Where to stop: the file's size, or what it cannot exceed.
         label: Text in front of the progress bar; the file's name by default.
         progress: Show a progress bar.
         retries: Attempts after the first one fails.
@@ -58,9 +62,7 @@ def download(
     """
     algorithm, expected = known_hash.split(":")
     if path.exists():
-        if file_digest(path, algorithm) == expected:
-            return path
-        raise DataError(f"{path} is not the published file: its {algorithm.upper()} differs. Delete it and run again.")
+        return _check_digest(path, algorithm, expected)
     try:
         import pooch
         from requests import RequestException
@@ -68,13 +70,16 @@ def download(
         raise needs_extra("pooch", "train") from error
 
     registry, urls = {path.name: known_hash}, {path.name: url}
-    files: Any = pooch.create(path.parent, "", registry=registry, urls=urls, retry_if_failed=retries)
-    stream = partial(_stream, label=label or path.name, progress=progress, timeout=timeout)
+    stream = partial(_stream, max_bytes=max_bytes, label=label or path.name, progress=progress, timeout=timeout)
     by_hand = f"download {url} by other means and put it into {path.parent}"
     pooch.get_logger().setLevel("ERROR")  # the progress bar says it all
-    with name_write_errors(path):
+    with name_write_errors(path), staging_folder(path) as staging:
+        if path.exists():  # another process has downloaded it in the meantime
+            return _check_digest(path, algorithm, expected)
+        files: Any = pooch.create(staging, "", registry=registry, urls=urls, retry_if_failed=retries)
         try:
-            return Path(files.fetch(path.name, downloader=stream))
+            os.replace(files.fetch(path.name, downloader=stream), path)
+            return path
         except RequestException as error:
             while error.__context__:  # libraries wrap "connection refused" several times
                 error = error.__context__
@@ -86,7 +91,15 @@ def download(
             ) from error
 
 
-def _stream(url: str, output_file: str, _: Any, *, label: str, progress: bool, timeout: tuple[float, float]) -> None:
+def _check_digest(path: Path, algorithm: str, expected: str) -> Path:
+    if file_digest(path, algorithm) != expected:
+        raise DataError(f"{path} is not the published file: its {algorithm.upper()} differs. Delete it and run again.")
+    return path
+
+
+def _stream(
+    url: str, output_file: str, _: Any, *, max_bytes: int, label: str, progress: bool, timeout: tuple[float, float]
+) -> None:
     """Write the response to a file as sent: pooch's own downloader unpacks a .gz that is labelled as an encoding."""
     import requests
     from urllib3.exceptions import HTTPError
@@ -99,10 +112,16 @@ def _stream(url: str, output_file: str, _: Any, *, label: str, progress: bool, t
             )
         response.raise_for_status()
         size = response.headers.get("Content-Length", "")
-        total = int(size) if size.isdigit() else None
+        total, received = int(size) if size.isdigit() else None, 0
         with open(output_file, "wb") as file, progress_bar(label, total, show=progress, in_bytes=True) as advance:
             try:
                 for chunk in response.raw.stream(CHUNK, decode_content=False):
+                    received += len(chunk)
+                    if max(received, total or 0) > max_bytes:
+                        raise DataError(
+                            f"What comes from {url} is not the published file: it has more than {max_bytes:,} bytes. "
+                            "The download was stopped. Check the address, or get the file elsewhere."
+                        )
                     file.write(chunk)
                     advance(len(chunk))
             except HTTPError as error:  # not a RequestException, which pooch tries again

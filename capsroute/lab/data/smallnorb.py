@@ -78,7 +78,8 @@ def fetch(folder: Path, *, progress: bool = True, url: str = BASE_URL) -> list[P
     for m, s in zip(MATRICES, states, strict=True):
         target = Path(folder) / f"{m.name}.mat.gz"
         address, label = f"{url.rstrip('/')}/{target.name}", f"{m.split} {m.part}"
-        paths.append(s.path or download(address, target, f"md5:{m.md5_packed}", label=label, progress=progress))
+        most = m.n_bytes  # packed, it has fewer
+        paths.append(s.path or download(address, target, f"md5:{m.md5_packed}", most, label=label, progress=progress))
     return paths
 
 

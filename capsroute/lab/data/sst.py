@@ -15,6 +15,7 @@ from .trees import Phrases, extract_phrases, parse_trees, read_trees
 
 URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
 ARCHIVE = "trainDevTestTrees_PTB.zip"
+SIZE = 789_539  # bytes
 SHA256 = "5c613a4f673fc74097d523a2c83f38e0cc462984d847b82c7aaf36b01cbbbfcc"
 FETCH = "capsroute data fetch sst"
 INSIDE = "trees"  # the archive's only folder
@@ -57,7 +58,8 @@ def fetch(folder: Path, *, progress: bool = True, url: str = URL) -> list[Path]:
     paths = []
     for name, path, _ in states:
         if path is None:
-            archive = download(url, Path(folder) / ARCHIVE, f"sha256:{SHA256}", label="trees", progress=progress)
+            target = Path(folder) / ARCHIVE
+            archive = download(url, target, f"sha256:{SHA256}", SIZE, label="trees", progress=progress)
             path = Path(folder) / INSIDE / name  # names inside the archive are never used as paths
             with name_write_errors(path):
                 write_atomically(path, _read_member(archive, name))

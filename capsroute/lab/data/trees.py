@@ -7,6 +7,7 @@ one or more nodes.
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ from .checks import DataError, read_error
 SENTIMENTS = ("very negative", "negative", "neutral", "positive", "very positive")
 POLARITIES = ("negative", "positive")
 NEUTRAL = 2
-MAX_DEPTH = 1000  # far deeper than language goes; the texts of a tree's phrases grow with its depth squared
+MAX_DEPTH = 1000  # far deeper than language goes
+MAX_CHARACTERS = 100_000  # of all phrases of a tree together, which grow with its depth times its length
 TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)  # other spaces are letters: 8 1/2 is one word of SST
 ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-", "/": r"\/", "*": r"\*"})
 EXPECTED = {  # in each state of the parser
@@ -109,6 +111,9 @@ def parse_tree(line: str) -> Tree:
     if state != "end":
         expected = ")" if state in ("word", "closed") else EXPECTED[state]
         raise TreeError(f"expected {expected}, got {'the end of the line' if line.strip() else 'an empty line'}")
+    ends = list(accumulate((len(word) + 1 for word in words), initial=0))
+    if sum(ends[node.end] - ends[node.start] for node in nodes) > MAX_CHARACTERS:
+        raise TreeError(f"expected phrases of at most {MAX_CHARACTERS:,} characters together, got more")
     return Tree(tuple(words), tuple(nodes))
 
 
