@@ -1,6 +1,5 @@
 """Trained networks: those that are installed with the package, and those in folders."""
 
-import json
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,21 +30,18 @@ def load(name: str | PathLike[str]) -> "Hub":
             model card beside the weights says more.
     """
     from . import nets
-    from .nets.hub import CONFIG
+    from .nets.hub import CONFIG, read_settings
 
     found = find_folder(name)
     config = found / CONFIG
-    try:
-        kind = json.loads(config.read_text())["network"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{config}: expected the settings of a network, with its name as 'network'") from error
+    kind = read_settings(config).get("network")
     if kind not in NETWORKS:
         raise ValueError(f"{config}: network: expected one of {list(NETWORKS)}, got {kind!r}")
     return getattr(nets, kind).from_pretrained(found).eval()
 
 
 def find_folder(name: str | PathLike[str]) -> Path:
-    """Return the folder of a network's weights; a run keeps them in `model`."""
+    """Return the folder of a network's weights, by any name that `load` takes; a run keeps them in `model`."""
     folder = Path(name)
     for place in (folder / "model", folder):
         if (place / "model.safetensors").is_file():
@@ -53,4 +49,5 @@ def find_folder(name: str | PathLike[str]) -> Path:
     shipped = ALIASES.get(str(name), str(name))
     if shipped in SHIPPED:
         return HOME / shipped
-    raise ValueError(f"name: expected a folder of weights, or one of {[*SHIPPED, *ALIASES]}, got {str(name)!r}")
+    expected = f"the folder of a run, a folder of weights, or one of {', '.join([*SHIPPED, *ALIASES])}"
+    raise ValueError(f"name: expected {expected}, got {str(name)!r}")

@@ -1,6 +1,10 @@
 """Saving networks, loading them from a folder or the Hugging Face hub, and reading the author's files."""
 
+import inspect
 import json
+import os
+import re
+from collections.abc import Mapping
 from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
@@ -11,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+REPEATED = re.compile(r"(layer|depth|pair|block|group|stage|expert|iter)s?$")  # settings that count modules or rounds
+MAX_REPEATED = 1000  # more than any network has
 CARD_TEXT = """---
 license: mit
 library_name: capsroute
@@ -52,17 +58,21 @@ class Hub(nn.Module):
         self.config = config
 
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
-        """Write the configuration, the weights and a model card to a folder."""
+        """Write the configuration, the weights and a model card to a folder.
+
+        A process that is killed leaves each file old or new, never in part, and new weights come last.
+        """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         # copies, for the file format has no tensors that share memory, as tied benefits and costs do
         copy = {"device": "cpu", "copy": True, "memory_format": torch.contiguous_format}
         weights = {name: t.detach().to(**copy) for name, t in self.state_dict().items()}
         # as bytes, for the package's own writer makes files that only their owner can read
-        (target / WEIGHTS).write_bytes(import_extra("safetensors.torch").save(weights, metadata={"format": "pt"}))
+        data = import_extra("safetensors.torch").save(weights, metadata={"format": "pt"})
         config = {"network": type(self).__name__, **self.config}
-        (target / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        (target / CARD).write_text(self.model_card())
+        replace_file(target / CARD, self.model_card().encode())
+        replace_file(target / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+        replace_file(target / WEIGHTS, data)
 
     def model_card(self) -> str:
         """Return a model card: what the network is, and how to load it."""
@@ -79,8 +89,12 @@ class Hub(nn.Module):
 
     @classmethod
     def from_pretrained(cls, source: str | PathLike[str], *, revision: str | None = None, **overrides: Any) -> Self:
-        """Load a network from a folder, or from a repository on the hub; `overrides` replace its configuration."""
-        load, folder = import_extra("safetensors.torch").load_file, Path(source)
+        """Load a network from a folder, or from a repository on the hub; `overrides` replace its configuration.
+
+        Settings and weights that do not belong together are refused before anything of the network's size is made.
+        """
+        import_extra("safetensors.torch")
+        folder = Path(source)
         if not folder.is_dir():
             files = [CONFIG, WEIGHTS]
             folder = Path(
@@ -88,11 +102,21 @@ class Hub(nn.Module):
                     fspath(source), revision=revision, allow_patterns=files
                 )
             )
-        config = json.loads((folder / CONFIG).read_text())
+        config = read_settings(folder / CONFIG)
         if (kind := config.pop("network", cls.__name__)) != cls.__name__:
             raise ValueError(f"{folder / CONFIG}: expected the settings of a {cls.__name__}, got those of a {kind}")
+        check_settings(cls, config, folder / CONFIG)
+        weights = read_safetensors(folder / WEIGHTS)
+        try:
+            with torch.device("meta"):
+                expected = cls(**{**config, **overrides}).state_dict()
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"{folder / CONFIG}: expected settings that make a {cls.__name__} ({error})") from error
+        check_weights(
+            expected, weights, f"{folder / WEIGHTS}: expected the weights of a {cls.__name__} as {CONFIG} says"
+        )
         network = cls(**{**config, **overrides})
-        network.load_state_dict(load(folder / WEIGHTS))
+        network.load_state_dict(weights)
         return network
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
@@ -117,6 +141,76 @@ def import_extra(name: str, extra: str = "train") -> Any:
         raise ImportError(f"saving and loading networks needs {package}: pip install 'capsroute[{extra}]'") from error
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file under another name and rename it, so that a reader finds the old content or the new."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        error.filename = str(path)  # a full disk's error has none
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the settings in a network's config.json."""
+    try:
+        settings = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: expected the settings of a network, cannot read them ({error})") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{file}: expected the settings of a network, got {type(settings).__name__}")
+    return settings
+
+
+def check_settings(kind: type[nn.Module], settings: Mapping[str, Any], file: Path) -> None:
+    """Raise an error that names a setting which a network does not have, or whose type or size is wrong."""
+    parameters = inspect.signature(kind).parameters
+    for name, value in settings.items():
+        if name not in parameters:
+            raise ValueError(f"{file}: {name}: a {kind.__name__} has no such setting")
+        wanted = parameters[name].annotation
+        if wanted in (int, float, str, bool) and type(value) is not wanted:
+            raise ValueError(f"{file}: {name}: expected {wanted.__name__}, got {value!r}")
+    check_repeated(settings, str(file))
+
+
+def check_repeated(settings: Any, file: str) -> None:
+    """Raise if any setting, nested ones too, asks for so many layers that making them would never end."""
+    for name, value in settings.items() if isinstance(settings, Mapping) else ():
+        values = value if isinstance(value, list) else [value]
+        if REPEATED.search(name) and any(isinstance(v, int) and v > MAX_REPEATED for v in values):
+            raise ValueError(f"{file}: {name}: expected at most {MAX_REPEATED:,}, got {value}")
+        for inner in values:
+            check_repeated(inner, file)
+
+
+def read_safetensors(file: Path) -> dict[str, Tensor]:
+    """Return the weights in a file of safetensors."""
+    try:
+        return import_extra("safetensors.torch").load_file(file)
+    except import_extra("safetensors").SafetensorError as error:
+        raise ValueError(f"{file}: expected weights as safetensors, the file is damaged ({error})") from error
+
+
+def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], expected: str) -> None:
+    """Raise an error that begins with `expected` unless weights have the names, shapes and kinds of a network's own."""
+    wrong = sorted(own.keys() ^ weights.keys()) or [n for n in own if own[n].shape != weights[n].shape]
+    if wrong:
+        raise ValueError(f"{expected}, but these names or shapes differ: {', '.join(wrong[:5])}")
+    for name, w in weights.items():
+        if w.layout != torch.strided:
+            raise ValueError(f"{expected}, but {name} is sparse")
+        if not (w.is_floating_point() if own[name].is_floating_point() else w.dtype == own[name].dtype):
+            kind = "floating point" if own[name].is_floating_point() else own[name].dtype
+            raise ValueError(f"{expected}, but {name} is {w.dtype} and not {kind}")
+
+
 def read_weights(path: str | PathLike[str], kind: type[nn.Module]) -> dict[str, Tensor]:
     """Return the weights in a file published by the paper's author, without executing anything in it."""
     file = Path(path)
@@ -125,8 +219,9 @@ def read_weights(path: str | PathLike[str], kind: type[nn.Module]) -> dict[str, 
         raise FileNotFoundError(f"{file}: {expected}, found nothing there")
     try:
         weights = torch.load(file, weights_only=True, map_location="cpu")
-    except Exception as error:
-        raise ValueError(f"{file}: {expected}, cannot read it ({error})") from error
+    except Exception:  # torch's own words advise to execute the file
+        advice = "it is damaged, or holds more than tensors, which could execute code"
+        raise ValueError(f"{file}: {expected}, cannot read it: {advice}") from None
     if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):
         raise ValueError(f"{file}: {expected}, found something else")
     return {name: w for name, w in weights.items() if not name.endswith(".CONST_one")}
@@ -134,9 +229,6 @@ def read_weights(path: str | PathLike[str], kind: type[nn.Module]) -> dict[str, 
 
 def load_official(network: nn.Module, weights: dict[str, Tensor], path: str | PathLike[str]) -> None:
     """Load the weights of the author's file into a network, or refuse them if their names or shapes differ."""
-    own = network.state_dict()
-    wrong = sorted(own.keys() ^ weights.keys()) or [n for n in own if own[n].shape != weights[n].shape]
-    if wrong:
-        expected = f"expected the weights the paper's author published for {type(network).__name__}"
-        raise ValueError(f"{fspath(path)}: {expected}, but these names or shapes differ: {', '.join(wrong[:5])}")
+    expected = f"{fspath(path)}: expected the weights the paper's author published for {type(network).__name__}"
+    check_weights(network.state_dict(), weights, expected)
     network.load_state_dict(weights)

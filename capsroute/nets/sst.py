@@ -104,7 +104,7 @@ class SST(Hub):
         """Load the author's published network, five classes or two, from its file of weights."""
         weights = read_weights(path, cls)
         scores = weights.get("routings.1.beta_use")
-        n_classes = scores.shape[-1] if scores is not None and scores.ndim == 2 else 5
+        n_classes = 2 if scores is not None and scores.shape[-1:] == (2,) else 5  # no others were published
         network = cls(n_classes=n_classes, encoder="openai-community/gpt2-large")
         load_official(network, weights, path)
         return network

@@ -136,7 +136,8 @@ def make_trunk(name: str, **settings: Any) -> Any:
 def make_backbone(library: str, config: dict[str, Any]) -> nn.Module:
     """Return a vision model with random weights, from its configuration."""
     if library == "timm":
-        return import_extra("timm", "timm").create_model(config["name"], pretrained=False, num_classes=0)
+        with torch.device("cpu"):  # even where others are made on meta: timm computes with tensors as it makes models
+            return import_extra("timm", "timm").create_model(config["name"], pretrained=False, num_classes=0)
     if library != "transformers":
         raise ValueError(f"library: expected 'transformers' or 'timm', got {library!r}")
     transformers = import_extra("transformers", "text")

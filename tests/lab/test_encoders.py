@@ -270,7 +270,7 @@ def test_pickles_are_not_executed(tmp_path: Path, folders: dict[str, Path]) -> N
     shutil.copytree(folders["bert"], model)
     (model / "model.safetensors").unlink()
     torch.save({"weights": Trap(str(created))}, model / "pytorch_model.bin")
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(UserError, match=r"cannot be loaded \(its weights are damaged, or hold more than tensors"):
         Encoder(model)
     (model / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(str(created))))
     with pytest.raises(UserError, match="cannot be loaded"):
@@ -288,6 +288,24 @@ def test_code_in_a_folder_is_not_executed(tmp_path: Path, folders: dict[str, Pat
     with pytest.raises(UserError, match="cannot be loaded"):
         Encoder(model)
     assert not (tmp_path / "created").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_hidden_layers": 10**9}, "config.json: num_hidden_layers: expected at most 1,000, got 1000000000"),
+        ({"vocab_size": 3 * 10**9}, "its weights have other shapes than its config.json says"),
+    ],
+)
+def test_claims_of_a_huge_model_are_refused(
+    tmp_path: Path, folders: dict[str, Path], settings: dict[str, int], words: str
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folders["bert"], model)
+    config = json.loads((model / "config.json").read_text()) | settings
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=f"{model} cannot be loaded .{words}"):
+        Encoder(model)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "missing", "fewer"])

@@ -1,14 +1,17 @@
 """Saving, loading and sharing networks, and reading the author's files."""
 
 import copy
+import errno
 import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -79,10 +82,81 @@ def test_overrides_replace_the_configuration(tmp_path: Path) -> None:
 
 def test_missing_weights_are_refused(tmp_path: Path) -> None:
     make_network("SmallNORB").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text()) | {"n_classes": 7}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RuntimeError, match="size mismatch"):
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
         SmallNORB.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("SmallNORB", {"n_classes": 7}, "but these names or shapes differ: routings.1.W"),
+        ("SmallNORB", {"n_classes": 3_000_000_000}, "but these names or shapes differ: routings.1.W"),
+        ("SST", {"n_parts": 10**18}, "expected settings that make a SST"),
+        ("SST", {"depth": 10**9}, "depth: expected at most 1,000, got 1000000000"),
+        ("SST", {"depth": "37"}, "depth: expected int, got '37'"),
+        ("SST", {"n_classes": 3e9}, "n_classes: expected int, got 3000000000.0"),
+        ("SST", {"colour": 1}, "colour: a SST has no such setting"),
+    ],
+)
+def test_settings_that_do_not_fit_the_weights_are_refused_at_once(
+    name: str, settings: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    make_network(name).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | settings
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"{tmp_path}/(config.json|model.safetensors): .*{words}"):
+        capsroute.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("convert", "words"),
+    [
+        (lambda w: w.to(torch.complex64), "is torch.complex64 and not floating point"),
+        (lambda w: w.long(), "is torch.int64 and not floating point"),
+        (lambda w: w.to_sparse(), "is sparse"),
+        (lambda w: w.flatten()[:1], "these names or shapes differ: routings.1.W"),
+        (lambda w: w.flatten()[:1].expand(64, 3_000_000_000), "these names or shapes differ: routings.1.W"),
+    ],
+)
+def test_weights_of_another_kind_are_refused(convert: Callable[[Tensor], Tensor], words: str, tmp_path: Path) -> None:
+    weights = SmallNORB().state_dict()
+    weights["routings.1.W"] = convert(weights["routings.1.W"])
+    torch.save(weights, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=rf"weights\.pt: expected the weights the paper's author .*{words}"):
+        SmallNORB.from_official(tmp_path / "weights.pt")
+    if weights["routings.1.W"].is_contiguous() and not weights["routings.1.W"].is_sparse:
+        SmallNORB().save_pretrained(tmp_path)
+        safetensors.torch.save_file(weights, tmp_path / "model.safetensors")
+        with pytest.raises(ValueError, match=rf"model\.safetensors: expected the weights of a SmallNORB .*{words}"):
+            SmallNORB.from_pretrained(tmp_path)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    make_network("SmallNORB").save_pretrained(tmp_path)
+    os.truncate(tmp_path / "model.safetensors", 1000)
+    with pytest.raises(ValueError, match=r"model\.safetensors: expected weights as safetensors, the file is damaged"):
+        capsroute.load(tmp_path)
+    for content in ("{", "[]", "[" * 100_000):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ValueError, match=r"config\.json: expected the settings of a network"):
+            capsroute.load(tmp_path)
+
+
+def test_failed_save_leaves_the_old_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network("SmallNORB")
+    network.save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with torch.no_grad():
+        next(network.parameters()).add_(1)
+    with pytest.raises(OSError, match=f"no space left: '{tmp_path}"):
+        network.save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -172,7 +246,9 @@ def test_shipped_network_classifies(name: str) -> None:
 
 
 def test_unknown_name_lists_the_shipped() -> None:
-    with pytest.raises(ValueError, match=r"name: expected a folder of weights, or one of .*smallnorb.*, got 'resnet'"):
+    with pytest.raises(
+        ValueError, match=r"name: expected the folder of a run, a folder of .*smallnorb.*, got 'resnet'"
+    ):
         capsroute.load("resnet")
 
 
@@ -194,6 +270,10 @@ def test_other_files_than_the_authors_are_refused(kind: type[nn.Module], tmp_pat
         torch.save(content, path)
         with pytest.raises(ValueError, match=f"{said}, .*{why}"):
             kind.from_official(path)  # pyright: ignore[reportAttributeAccessIssue]
+    torch.save({"weights": torch.nn.Linear(1, 1)}, path)  # which only unpickling could read
+    with pytest.raises(ValueError, match=f"{said}, cannot read it: it is damaged, or holds more than") as caught:
+        kind.from_official(path)  # pyright: ignore[reportAttributeAccessIssue]
+    assert "weights_only" not in "".join(traceback.format_exception(caught.value)).replace("weights_only=True", "")
     path.write_bytes(b"not weights")
     with pytest.raises(ValueError, match=f"{said}, cannot read it"):
         kind.from_official(path)  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,10 +10,15 @@ from typing import Any
 
 import torch
 
+from ...nets.hub import check_repeated
 from ..errors import UserError, needs_extra
 
 HUB_TIMEOUT = 10.0  # seconds
 UNUSED = "pooler"  # weights that no hidden state depends on, which many checkpoints lack
+REASONS = {  # in place of words that advise to unpickle, or to load a part
+    "weights_only": "its weights are damaged, or hold more than tensors, which could execute code",
+    "ignore_mismatched_sizes": "its weights have other shapes than its config.json says",
+}
 SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".jinja")  # of the files that make a model
 
 
@@ -65,8 +70,9 @@ def silence_transformers(progress: bool = False) -> Iterator[None]:
 def _load(name: str, dtype: torch.dtype, *, local: bool) -> tuple[Any, Any]:
     try:
         with silence_transformers(progress=not local):
-            from transformers import AutoModel, AutoTokenizer
+            from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 
+            check_repeated(PreTrainedConfig.get_config_dict(name, local_files_only=local)[0], "config.json")
             tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
             # a checkpoint without safetensors is unpickled with weights_only, which runs no code
             model, report = AutoModel.from_pretrained(
@@ -75,7 +81,8 @@ def _load(name: str, dtype: torch.dtype, *, local: bool) -> tuple[Any, Any]:
     except (UserError, ModuleNotFoundError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise UserError(f"encoder: {name} cannot be loaded ({_first_line(error)})") from error
+        reason = next((words for sign, words in REASONS.items() if sign in str(error)), _first_line(error))
+        raise UserError(f"encoder: {name} cannot be loaded ({reason})") from error
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"encoder: expected a model with a fast tokenizer, {name} has none")
     missing = sorted(key for key in map(str, report["missing_keys"]) if UNUSED not in key)
