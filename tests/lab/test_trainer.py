@@ -1,6 +1,7 @@
 """Training: complete run folders, bit-exact resume, several processes, non-finite losses."""
 
 import csv
+import errno
 import os
 import shutil
 import subprocess
@@ -190,10 +191,10 @@ def test_failed_write_leaves_old_file(tmp_path: Path, monkeypatch: pytest.Monkey
     write_atomically(file, b"old")
 
     def fail(descriptor: int) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match=f"no space left: '{file}'"):
         write_atomically(file, b"new")
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]

@@ -8,7 +8,7 @@ import typer
 from ..formatting import percent
 from ..training.config import SettingError, change_settings
 from ..training.environment import Environment
-from ..training.experiments import make_config, make_task, saved_config
+from ..training.experiments import make_config, make_task, read_config
 from ..training.runs import RunFolder
 from .app import EXPERIMENT, Accelerator, Compile, Devices, Nodes, Note, Precision, Settings, Strategy, app, console
 
@@ -42,10 +42,10 @@ def train(
     fabric = environment.launch()
     if resume:
         run = RunFolder(resume)
-        config = saved_config(run.read_json("config.json"))
+        config = read_config(run)
     else:
         config = change_settings(make_config(experiment or ""), [*(settings or []), *options])
-        run = RunFolder(Path(fabric.broadcast(str(RunFolder.create(config, out).path))))
+        run = RunFolder.create(config, out, fabric)
     task = make_task(config)
     Trainer(task, run, environment, fabric, console).train(resume=bool(resume), note=note)
     if not fabric.is_global_zero:

@@ -8,7 +8,7 @@ from lightning.fabric import Fabric
 from ...nets import SST
 from ..errors import UserError
 from ..training.evaluate import score_run
-from ..training.experiments import make_task, saved_config
+from ..training.experiments import make_task, read_config
 from ..training.language import Language
 from ..training.runs import RunFolder
 from ..training.task import Result
@@ -28,8 +28,8 @@ DATA = {
 def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = True) -> tuple[Path, Result]:
     """Score a run's final weights on the test split, write `report.html` into its folder, and return its path."""
     run = run if isinstance(run, RunFolder) else RunFolder(run)
-    saved, facts = run.read_json("config.json"), run.read_json("run.json")
-    task = make_task(saved_config(saved))
+    task = make_task(read_config(run))
+    saved, facts = run.read_json("config.json"), run.read_record()
     scores, result = score_run(run, task, fabric, progress=progress)
     seen, unseen = ("phrases", "sentences") if isinstance(task, Language) else ("images", "instances")
     used = [name for name, on in (("mixup", saved["mixup"]), ("random crops", saved.get("padding"))) if on]

@@ -61,6 +61,21 @@ def change_settings(config: SomeConfig, settings: list[str]) -> SomeConfig:
         raise SettingError(str(error)) from None
 
 
+def check_types(kind: type[Config], values: dict[str, Any]) -> None:
+    """Raise an error that names a value whose type is not that of the config's field."""
+    for name, wanted in get_type_hints(kind).items():
+        if not _fits(values[name], wanted):
+            raise SettingError(f"{name}: expected {_describe(wanted)}, got {values[name]!r}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is types.UnionType:
+        return any(_fits(value, one) for one in get_args(kind))
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    return type(value) in ((int, float) if kind is float else (kind,))
+
+
 def _parse(text: str, kind: Any) -> Any:
     """Convert the text of a setting to its type; raises ValueError if it does not fit."""
     if get_origin(kind) is types.UnionType:

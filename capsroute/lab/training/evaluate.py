@@ -1,14 +1,14 @@
 """Scores of a network on a split, and accuracy computed from them."""
 
+from contextlib import suppress
+
 import torch
 import torch.nn.functional as F
 from lightning.fabric import Fabric
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from ..atomic_files import write_atomically
 from ..progress import progress_bar
-from .runs import RunFolder
+from .runs import CheckpointError, RunFolder, read_checkpoint, save_checkpoint
 from .task import Result, Source, Task
 
 EVAL_BATCH = {"cuda": 200}  # a CPU is fastest while a batch fits into its caches
@@ -64,12 +64,20 @@ def score_network(network: nn.Module, task: Task, fabric: Fabric, split: str, *,
 def score_run(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = True) -> tuple[Tensor, Result]:
     """Return scores and accuracy of a run's final weights on the test split; scores on disk are read, not computed."""
     network = task.restore(run.final_weights())
-    if fabric.broadcast(run.scores.exists()):
-        scores = load_file(run.scores)["scores"]
-    else:
+    weights = run.read_record()["weights"]
+    scores = fabric.broadcast(_read_scores(run, weights))
+    if scores is None:
         scores = score_network(network, task, fabric, "test", progress=progress)
     result = task.measure(scores, "test")
     if fabric.is_global_zero:
-        write_atomically(run.scores, save({"scores": scores.contiguous()}))
+        save_checkpoint(run.scores, {"scores": scores}, {"weights": weights})
         run.write_json("test.json", result.to_dict() | {"split": "test", "weights": "final"})
     return scores, result
+
+
+def _read_scores(run: RunFolder, weights: str) -> Tensor | None:
+    """Return the scores on disk, or None if they are missing, damaged or those of other weights."""
+    with suppress(CheckpointError):
+        tensors, facts = read_checkpoint(run.scores)
+        return tensors["scores"] if facts["weights"] == weights else None
+    return None

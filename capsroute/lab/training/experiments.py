@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from .config import SettingError
+from .config import SettingError, check_types
 from .language import Language, LanguageConfig
+from .runs import RunFolder
 from .vision import Vision, VisionConfig
 
 ExperimentConfig = VisionConfig | LanguageConfig
@@ -70,7 +71,17 @@ def saved_config(values: dict[str, Any]) -> ExperimentConfig:
     differing = values.keys() ^ {field.name for field in dataclasses.fields(kind)}
     if differing:
         raise SettingError(f"the saved settings are of another version, they differ in: {', '.join(sorted(differing))}")
+    check_types(kind, values)
     return kind(**values)
+
+
+def read_config(run: RunFolder) -> ExperimentConfig:
+    """Return the config of a run; errors name its file."""
+    values = run.read_json("config.json")
+    try:
+        return saved_config(values)
+    except ValueError as error:
+        raise SettingError(f"{run.path / 'config.json'}: {error}") from error
 
 
 def make_task(config: ExperimentConfig) -> Vision | Language:

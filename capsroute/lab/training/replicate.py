@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 from .config import SettingError
 from .environment import Environment
 from .evaluate import score_run
-from .experiments import ExperimentConfig, make_task, saved_config
+from .experiments import ExperimentConfig, make_task, read_config
 from .runs import RunFolder
 from .trainer import Trainer
 from .vision import VisionConfig
@@ -40,13 +40,13 @@ def replicate(
         run, seeded = RunFolder(out / f"seed-{seed}"), dataclasses.replace(config, seed=seed)
         task = make_task(seeded)
         started = fabric.broadcast((run.path / "config.json").exists())
-        if started and saved_config(run.read_json("config.json")) != seeded:
+        if started and read_config(run) != seeded:
             raise SettingError(f"{run.path}: holds a run with other settings; choose another folder")
         if not run.finished:
             Trainer(task, run, environment, fabric, console).train(resume=started, note=note)
         _, result = score_run(run, task, fabric, progress=console is not None)
         counts = {"right": result.right, "total": result.total, "accuracy": result.accuracy}
-        rows.append({"seed": seed} | counts | {"seconds": run.read_json("run.json")["seconds"]})
+        rows.append({"seed": seed} | counts | {"seconds": run.read_record()["seconds"]})
         if console and fabric.is_global_zero:
             console.print(f"seed {seed}: {result.describe()}; {rows[-1]['seconds']:.0f} s")
     accuracies = [row["accuracy"] for row in rows]

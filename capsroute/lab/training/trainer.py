@@ -1,12 +1,13 @@
 """The training loop: the same for every network, on CPU or GPU, in one process or several, resumable at any step."""
 
 import dataclasses
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +16,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from torch import Tensor, nn
 
+from ..data.downloads import file_digest
 from ..errors import StoppedError, TerminatedError, UserError
 from ..progress import progress_bar
 from .environment import Environment, describe_environment
@@ -94,23 +96,39 @@ class Trainer:
             note: A remark for the record.
             on_step: Called after each step with the number of steps done.
         """
-        if resume and self.run.checkpoint.exists():
-            self._load_checkpoint()
-        self.fabric.barrier()
-        if self.fabric.is_global_zero:
-            self._open_folder(resume, note)
-        if self.step.number < self.steps:
-            self._run_steps(on_step)
-        if self.config.average:
-            self.step.load_average()
-        if self.fabric.is_global_zero:
-            self._save_network()
-        self.fabric.barrier()
-        return self.run.read_json("run.json")
+        with self._lock_folder(new=not resume):
+            if resume and self.run.checkpoint.exists():
+                self._load_checkpoint()
+            self.fabric.barrier()
+            if self.fabric.is_global_zero:
+                self._open_folder(resume, note)
+            if self.step.number < self.steps:
+                self._run_steps(on_step)
+            if self.config.average:
+                self.step.load_average()
+            if self.fabric.is_global_zero:
+                self._save_network()
+            self.fabric.barrier()
+        return self.run.read_record()
+
+    @contextmanager
+    def _lock_folder(self, *, new: bool) -> Iterator[None]:
+        """Lock the run's folder, in the first process; what keeps it from that, all processes raise."""
+        with ExitStack() as stack:
+            problem = ""
+            if self.fabric.is_global_zero:
+                try:
+                    stack.enter_context(self.run.lock())
+                    if new:
+                        self.run.check_new()
+                except (UserError, OSError) as error:
+                    problem = str(error)
+            if problem := self.fabric.broadcast(problem):
+                raise UserError(problem)
+            yield
 
     def _open_folder(self, resume: bool, note: str) -> None:
         """Write settings and record, and cut the logs back to the step that comes next."""
-        self.run.path.mkdir(parents=True, exist_ok=True)
         for log in (self.run.training, self.run.validation):
             log.truncate(self.step.number)
         if not resume:
@@ -118,8 +136,7 @@ class Trainer:
         facts = describe_environment(self.environment, self.fabric.device, note) | self.task.describe()
         facts |= {"processes": self.fabric.world_size, "samples": len(self.step.source)}
         facts |= {"parameters": sum(p.numel() for p in self.network.parameters())}
-        if resume:
-            before = self.run.read_json("run.json")
+        if before := self.run.read_record():
             facts = before | {"resumed": [*before.get("resumed", []), {"step": self.step.number, **facts}]}
         self.run.write_json("run.json", facts)
         try:
@@ -174,8 +191,11 @@ class Trainer:
 
     def _save_network(self) -> None:
         """Save the final weights for `from_pretrained`, and complete the record."""
+        for abandoned in self.run.model.glob("*.tmp"):  # by a process that was killed
+            abandoned.unlink()
         self.network.save_pretrained(self.run.model)  # pyright: ignore[reportCallIssue]
-        facts = self.run.read_json("run.json") | {"steps": self.steps, "seconds": round(self.seconds, 1)}
+        facts = self.run.read_record() | {"steps": self.steps, "seconds": round(self.seconds, 1)}
+        facts["weights"] = file_digest(self.run.weights, "sha256")
         if self.fabric.device.type == "cuda":
             facts["peak MiB"] = round(torch.cuda.max_memory_allocated(self.fabric.device) / 2**20)
         self.run.write_json("run.json", facts)
@@ -257,6 +277,15 @@ class Trainer:
 
     def _load_checkpoint(self) -> None:
         tensors, facts = read_checkpoint(self.run.checkpoint)
+        config, saved = json.loads(json.dumps(dataclasses.asdict(self.config))), facts["config"]
+        edited = [
+            f"{name} is {config.get(name)!r}, was {saved.get(name)!r}"
+            for name in sorted({*config, *saved})
+            if config.get(name) != saved.get(name)
+        ]
+        if edited:
+            advice = "a run goes on with the settings it began with: put them back, or start another"
+            raise UserError(f"{self.run.path / 'config.json'}: {'; '.join(edited)}; {advice}")
         state = self._state()
         copy_tensors([tensors[name] for name in state], state.values())
         self.step.number, self.seconds = facts["step"], facts["seconds"]

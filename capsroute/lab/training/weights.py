@@ -5,11 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ...pretrained import ALIASES, HOME, SHIPPED
+from ...pretrained import HOME, SHIPPED, find_folder
 from ..errors import UserError
-from ..formatting import readable
 from .config import SettingError
-from .experiments import ExperimentConfig, make_config, saved_config
+from .experiments import ExperimentConfig, make_config, read_config
 from .runs import RunFolder
 
 MINILM = ("encoder=sentence-transformers/all-MiniLM-L6-v2", "encoder_precision=fp16")
@@ -32,7 +31,7 @@ class Weights(NamedTuple):
     def config(self, experiment: str | None = None) -> ExperimentConfig:
         """Return the config they were trained with, or, if that is not known, that of an experiment."""
         if self.run:
-            return saved_config(self.run.read_json("config.json"))
+            return read_config(self.run)
         if not (self.experiment or experiment):
             raise SettingError(f"{self.folder}: say which data to use, for example --on smallnorb")
         return make_config(self.experiment or experiment or "")
@@ -49,17 +48,14 @@ class Weights(NamedTuple):
 
 def find_weights(name: str) -> Weights:
     """Return the weights that a name or a folder stands for; every command that takes weights takes these names."""
-    folder = Path(name)
-    if (folder / "run.json").exists():
-        run = RunFolder(folder)
+    run = RunFolder(Path(name))
+    if run.started:
         return Weights(name, run.final_weights(), run, None)
-    if (folder / "model.safetensors").exists():
-        return Weights(name, folder, None, None)
-    shipped = ALIASES.get(name, name)
-    if shipped in SHIPPED:
-        return Weights(name, HOME / shipped, None, SHIPPED[shipped])
-    names = ", ".join([*SHIPPED, *ALIASES])
-    raise UserError(f"{readable(name)}: expected the folder of a run, a folder of weights, or one of {names}")
+    try:
+        folder = find_folder(name)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return Weights(name, folder, None, SHIPPED.get(folder.name) if folder.parent == HOME else None)
 
 
 def training_command(shipped: str) -> str:
