@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progre
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check-results bench docs clean
+.PHONY: help setup demo test chaos check-results bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ test: setup check-results ## formatting, lint, types, tests, stored results and 
 	$(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 	$(BIN)/mkdocs build --quiet --strict
+
+chaos: setup ## kill, starve, double and damage training runs for some minutes, and compare what they leave
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python tests/lab/chaos.py --rounds 25
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python tests/lab/chaos.py --rounds 3 --work render
 
 check-results: setup ## compare tables in README and docs with the stored measurements
 	$(BIN)/python benchmarks/report.py --check

@@ -171,10 +171,11 @@ def read_settings(file: Path) -> dict[str, Any]:
 def check_settings(kind: type[nn.Module], settings: Mapping[str, Any], file: Path) -> None:
     """Raise an error that names a setting which a network does not have, or whose type or size is wrong."""
     parameters = inspect.signature(kind).parameters
+    is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name, value in settings.items():
-        if name not in parameters:
+        if name not in parameters and not is_open:
             raise ValueError(f"{file}: {name}: a {kind.__name__} has no such setting")
-        wanted = parameters[name].annotation
+        wanted = parameters[name].annotation if name in parameters else Any
         if wanted in (int, float, str, bool) and type(value) is not wanted:
             raise ValueError(f"{file}: {name}: expected {wanted.__name__}, got {value!r}")
     check_repeated(settings, str(file))

@@ -23,7 +23,14 @@ from conftest import ROOT
 README = ROOT / "README.md"
 PAGES = sorted(
     path
-    for pattern in ("README.md", "CONTRIBUTING.md", "docs/*.md", "results/README.md", "capsroute/weights/*/README.md")
+    for pattern in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "docs/*.md",
+        "results/README.md",
+        "capsroute/weights/*/README.md",
+    )
     for path in ROOT.glob(pattern)
 )
 FOLDERS = ("capsroute", "tests", "benchmarks", "results", "docs", "examples")

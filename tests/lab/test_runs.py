@@ -143,9 +143,9 @@ def test_wrong_types_in_saved_files_are_named(tmp_path: Path, name: str, field: 
     run.write_json("config.json", vars(make_config("debug")))
     run.write_json("run.json", {"parameters": 1})
     edit_json(tmp_path / name, **{field: value})
+    read = read_config if name == "config.json" else RunFolder.read_record
     with pytest.raises(SettingError) as caught:
-        read_config(run)
-        run.read_record()
+        read(run)
     assert f"{tmp_path / name}: {field}: {words}" in str(caught.value)
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert isinstance(result.exception, SystemExit)  # a message, not a traceback

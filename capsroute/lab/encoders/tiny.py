@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from ..atomic_files import staging_folder
-from ..data.downloads import file_digest
+from ..data.downloads import file_digest, name_write_errors
 from ..errors import UserError
 from ..progress import progress_bar
 from .encoder import hash_texts, replace_surrogates
@@ -66,8 +67,12 @@ def pretrain(
         return folder
     if folder.exists() and not (folder / SETTINGS).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"folder: expected a new or empty folder for the tiny encoder, found other files in {folder}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with staging_folder(folder) as staging, silence_transformers(), torch.random.fork_rng(devices=[]):
+    with (
+        name_write_errors(folder),
+        staging_folder(folder) as staging,
+        silence_transformers(),
+        torch.random.fork_rng(devices=[]),
+    ):
         if _is_saved(folder, settings):  # by another process, in the meantime
             return folder
         from transformers import GPT2Config, GPT2LMHeadModel
@@ -111,7 +116,10 @@ def _is_saved(folder: Path, settings: dict[str, Any]) -> bool:
 
 def _save(model: Any, tokenizer: Any, settings: dict[str, Any], folder: Path) -> None:
     """Save a model, and its settings with the hashes of its files."""
-    model.save_pretrained(folder)
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:  # what the system said is in its words alone
+        raise OSError(str(error)) from error
     tokenizer.save_pretrained(folder)
     (folder / SETTINGS).write_text(json.dumps(settings | {"files": _hash_files(folder)}, indent=1))
     for path in folder.iterdir():  # safetensors writes files that only their owner can read

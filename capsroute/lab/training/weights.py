@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ...pretrained import HOME, SHIPPED, find_folder
+from ...pretrained import SHIPPED, find_folder
 from ..errors import UserError
 from .config import SettingError
 from .experiments import ExperimentConfig, make_config, read_config
@@ -55,7 +55,8 @@ def find_weights(name: str) -> Weights:
         folder = find_folder(name)
     except ValueError as error:
         raise UserError(str(error)) from error
-    return Weights(name, folder, None, SHIPPED.get(folder.name) if folder.parent == HOME else None)
+    shipped = not folder.is_relative_to(name)  # found by a name, not at a path
+    return Weights(name, folder, None, SHIPPED[folder.name] if shipped else None)
 
 
 def training_command(shipped: str) -> str:
