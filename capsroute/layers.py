@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from .routing import Agreement, Capsules, Step
 from .routing import route as route_capsules
@@ -28,7 +29,7 @@ class Routing(nn.Module):
         n_kinds: Number of kinds of inputs. Each kind has parameters of its own, which its places share; inputs come
             kinds first, as many of each. By default every input is a kind where `n_inp` is fixed, else all are one.
         n_iters: Iterations of the loop.
-        tie_betas: Use one parameter as both the net cost to ignore an input and the net benefit to use it.
+        tie_betas: Use one parameter, `beta_use`, as both the net benefit to use an input and the net cost to ignore it.
         agreement: `"gaussian"`, `"kmeans"` or an `Agreement` of your own.
         eps: Added to the data each output uses and to its variances.
         init: Initial values, `"paper"` or `"random"`: benefits and costs are random, so that inputs get gradients from
@@ -81,7 +82,7 @@ class Routing(nn.Module):
         if n_out is None:
             self.B_brk = nn.Parameter(torch.empty(1, d_cov, d_out))
         self.beta_use = nn.Parameter(torch.empty(k, j))
-        self.beta_ign = self.beta_use if tie_betas else nn.Parameter(torch.empty(k, j))
+        self.register_parameter("beta_ign", None if tie_betas else nn.Parameter(torch.empty(k, j)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -89,12 +90,14 @@ class Routing(nn.Module):
 
         With `init="random"`, benefits and costs are normal with a standard deviation of 0.1.
         """
-        for p in self.parameters():
-            nn.init.zeros_(p)
-        nn.init.normal_(self.W, std=1 / self.d_inp)
-        if self.init == "random":
-            nn.init.normal_(self.beta_use, std=0.1)
-            nn.init.normal_(self.beta_ign, std=0.1)
+        scales = {"W": 1 / self.d_inp, "B": 0.0, "B_brk": 0.0}
+        scales |= dict.fromkeys(("beta_use", "beta_ign"), 0.1 if self.init == "random" else 0.0)
+        for name, scale in scales.items():
+            p = getattr(self, name, None)
+            if p is not None:
+                value = nn.init.normal_(torch.empty_like(p), std=scale) if scale else torch.zeros_like(p)
+                with torch.no_grad():  # a parametrized tensor is computed: it takes values by assignment
+                    setattr(self, name, value) if is_parametrized(self, name) else p.copy_(value)
 
     def forward(
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
@@ -176,7 +179,8 @@ class Routing(nn.Module):
             masked = ~check_mask(mask, a_inp)
             a_inp, mu_inp = a_inp.masked_fill(masked, -torch.inf), mu_inp.masked_fill(masked[..., None, None], 0.0)
         B = self.B if self.n_out is not None and n_out is None else self._spread_biases(n_inp, n_out)
-        betas = {"beta_use": self.beta_use, "beta_ign": self.beta_ign}
+        beta_use = self.beta_use
+        betas = {"beta_use": beta_use, "beta_ign": beta_use if self.tie_betas else self.beta_ign}
         if self.beta_scale != 1:
             betas = {name: beta * self.beta_scale for name, beta in betas.items()}
         return {"a_inp": a_inp, "mu_inp": mu_inp, "W": self.W, "B": B, **betas}
@@ -193,8 +197,12 @@ class Routing(nn.Module):
         return self.B + self.B_brk * steps[:, None, None]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        """Accept the author's files, which also hold a constant."""
+        """Accept the author's files, which also hold a constant, and tied betas under both names."""
         state_dict.pop(f"{prefix}CONST_one", None)
+        if self.tie_betas and (beta_ign := state_dict.pop(f"{prefix}beta_ign", None)) is not None:
+            beta_use = state_dict.get(f"{prefix}beta_use")
+            if beta_use is not None and not torch.equal(beta_ign, beta_use):
+                raise ValueError(f"{prefix}beta_ign: expected the same numbers as beta_use, which the layer ties, got others")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ class Impl(NamedTuple):
 IMPLS = {
     "reference": Impl(reference.reasons_against, reference.route),
     "moments": Impl(moments.reasons_against, moments.route),
-    "blocked": Impl(blocked.reasons_against, blocked.route),
+    "blocked": Impl(blocked.reasons_against, partial(blocked.route, differentiable=reference.route)),
     "triton": Impl(triton.reasons_against, triton.route, takes_any_dtype=True, route_packed=triton.route_packed),
 }
 
@@ -187,11 +187,15 @@ def disable_autocast(device: str) -> AbstractContextManager[object]:
 
 
 def convert(tensors: Arguments, case: Case) -> Arguments:
-    """Convert to the precision of the loop, and bound capsules so that no square overflows."""
+    """Convert to the precision of the loop, and bound numbers so large that products of them would overflow."""
     dtype = torch.promote_types(case.dtype, torch.float32)
-    largest = torch.finfo(dtype).max ** (1 / 4)
-    a_inp, mu_inp, *params = expand(tuple(t.to(dtype) for t in tensors), case)
-    return a_inp, mu_inp.clamp(-largest, largest), *params  # pyright: ignore[reportReturnType]
+    largest, most = torch.finfo(dtype).max ** (1 / 4), 1 / (8 * torch.finfo(dtype).eps)  # of weights, and of votes
+    a_inp, mu_inp, W, *others = (t.to(dtype) for t in tensors)
+    W, *others = W.clamp(-largest, largest), *(t.clamp(-most, most) for t in others)
+    with torch.no_grad():
+        gain = W.abs().sum(-2).amax() if W.numel() else W.new_zeros(())  # of the largest number of a capsule in a vote
+        bound = (most / gain).clamp(max=largest)
+    return expand((a_inp, mu_inp.clamp(-bound, bound), W, *others), case)
 
 
 def expand(tensors: tuple[Tensor, ...], case: Case) -> Arguments:

@@ -26,6 +26,21 @@ def map_one_by_one(
     return stacked, (0,) * len(stacked)
 
 
+def pull_back(function: Callable[..., Tensors], primals: Tensors, grads: Tensors) -> Tensors:
+    """Return the gradients of `primals`, from those of the results of `function`."""
+    return torch.func.vjp(function, *primals)[1](grads)
+
+
+def push_forward(
+    function: Callable[..., Tensors], primals: Tensors, tangents: tuple[Tensor | None, ...]
+) -> tuple[Tensor, ...]:
+    """Return the derivatives of the results along `tangents`, by reverse mode: forward mode does not nest."""
+    tangents = tuple(torch.zeros_like(p) if t is None else t for p, t in zip(primals, tangents, strict=True))
+    outs, pull = torch.func.vjp(function, *primals)
+    (derivatives,) = torch.func.vjp(pull, tuple(map(torch.zeros_like, outs)))[1](tangents)
+    return derivatives
+
+
 class FirstDerivatives(Function):
     """A backward pass as a function of its own, so that `torch.func` can map over it; it has no derivatives."""
 

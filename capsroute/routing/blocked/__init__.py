@@ -5,7 +5,7 @@ over the blocks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.autograd import Function
 from ..agreement import Quadratic
 from ..capsules import Capsules
 from ..case import Case
-from ..mapping import FirstDerivatives, Tensors, map_one_by_one
+from ..mapping import Tensors, map_one_by_one, pull_back, push_forward
 from .passes import Buffers, Loop, Normaliser, Params, Settings, Sums, to_float64
 
 CPU_VOTES = 2**22
@@ -26,6 +26,8 @@ MIN_INPUTS = 8
 """Inputs that a block holds beside all outputs; where fewer would fit, blocks hold some outputs only."""
 INPUTS_BESIDE_SOME_OUTPUTS = 64
 """Inputs of such a block."""
+N_SAVED = 8
+"""Tensors that the forward pass leaves for the backward pass."""
 
 
 def reasons_against(case: Case) -> list[str]:
@@ -89,23 +91,28 @@ class Route(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
         ctx.settings = inputs[0]
         ctx.save_for_backward(*inputs[1:], *output[3:])
+        ctx.save_for_forward(*inputs[1:])
         ctx.mark_non_differentiable(*output[3:])
         ctx.set_materialize_grads(False)  # the tensors for the backward pass would get gradients too
         ctx.shapes = [out.shape for out in output[:3]]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        x = ctx.saved_tensors[1]
-        douts = (x.new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True))
-        return None, *RouteBackward.apply(ctx.settings, *douts, *ctx.saved_tensors)
+        saved = ctx.saved_tensors  # once: checkpoints unpack them a single time
+        douts = (saved[1].new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True))
+        return None, *RouteBackward.apply(ctx.settings, *douts, *saved)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        return *push_forward(ctx.settings.plain, ctx.saved_tensors, tangents), *[None] * N_SAVED
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
         return map_one_by_one(Route.apply, info, in_dims, *args)
 
 
-class RouteBackward(FirstDerivatives):
-    """Gradients from the blocks, formed again."""
+class RouteBackward(Function):
+    """Gradients from the blocks, formed again; theirs are those of plain operations, which hold all votes."""
 
     @staticmethod
     def forward(settings: Settings, da: Tensor, dmu: Tensor, dsig2: Tensor, *saved: Tensor) -> Tensors:  # pyright: ignore
@@ -125,6 +132,21 @@ class RouteBackward(FirstDerivatives):
                 runs.append(loop.backward(settings, steps, normalisers, [d[part] for d in douts], dparams))
         da_inp, dx = map(torch.cat, zip(*runs, strict=True))
         return da_inp, dx, dW, dB, *(d.to(x.dtype) for d in dparams[2:])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        settings, *tensors = inputs[:10]
+        ctx.gradients = lambda *args: pull_back(settings.plain, args[3:], args[:3])
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *pull_back(ctx.gradients, ctx.saved_tensors, grads), *[None] * N_SAVED
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Tensors:
+        return push_forward(ctx.gradients, ctx.saved_tensors, tangents[:9])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
@@ -147,10 +169,19 @@ def route(
     agreement: Quadratic,
     eps: float,
     block_votes: int | None = None,
+    *,
+    differentiable: Callable[..., Capsules],
 ) -> Capsules:
-    """Route; `block_votes` replaces `CPU_VOTES` or `GPU_VOTES`."""
+    """Route; `block_votes` replaces `CPU_VOTES` or `GPU_VOTES`.
+
+    Second derivatives and forward mode are those of the implementation `differentiable`.
+    """
     default = CPU_VOTES if mu_inp.device.type == "cpu" else GPU_VOTES
-    settings = Settings(n_iters, agreement, eps, block_votes or default)
+
+    def plain(*tensors: Tensor) -> Tensors:
+        return tuple(differentiable(*tensors, n_iters, agreement, eps))
+
+    settings = Settings(n_iters, agreement, eps, block_votes or default, plain)
     batch = a_inp.shape[:-1]
     n_samples, n_inp = math.prod(batch), mu_inp.shape[-3]
     # weights stay those of a kind, for they may be many; each input gets its own biases and betas

@@ -7,7 +7,7 @@ their blocks, for its normaliser; in the backward pass so does the sum over outp
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..agreement import Quadratic
+from ..mapping import Tensors
 
 EVERY = slice(None)
 TINY = 1e-30
@@ -30,6 +31,7 @@ class Settings(NamedTuple):
     agreement: Quadratic
     eps: float
     block_votes: int
+    plain: Callable[..., Tensors]  # the same results by operations that PyTorch can differentiate
 
 
 class Params(NamedTuple):
@@ -206,11 +208,13 @@ class Block:
         if terms is None:
             return self.f / self.n_out, None
         D_use, bias = self.buffer("D_use", self.pairs), terms.bias.to(self.V)
-        correction = (terms.bias - bias).exp().to(bias)  # of the rounding to float32, which all inputs have in common
+        correction = (
+            (terms.bias - bias).clamp(-1, 1).exp().to(bias)
+        )  # of the rounding to float32, which all inputs have in common
         sum_over_v(-terms.p, self.square, D_use).add_(bias)
         highest = norm.highest if norm else D_use.amax(1, keepdim=True)
-        floor = 0.7 * math.log(torch.finfo(D_use.dtype).tiny)  # far below rounding; subnormal numbers are slow
-        D_use.sub_(highest).clamp_(min=floor).exp_().mul_(correction)
+        floor = 0.7 * math.log(torch.finfo(D_use.dtype).tiny)  # subnormal numbers are slow
+        F.threshold(D_use.sub_(highest), floor, -math.inf, inplace=True).exp_().mul_(correction)
         norm = norm or Normaliser(highest, to_float64(D_use.sum(1, keepdim=True)))
         return D_use.mul_((self.f / norm.total).to(D_use)), norm
 
@@ -308,7 +312,7 @@ class Loop:
         dparams: Params,
     ) -> tuple[Tensor, Tensor]:
         """Return the gradients of `a_inp` and `x` from those of the last model; add to those of the parameters."""
-        f, params, (n_iters, agreement, eps, _), d_cov = self.f, self.params, settings, self.x.shape[2]
+        f, params, (n_iters, agreement, eps, *_), d_cov = self.f, self.params, settings, self.x.shape[2]
         da_inp, dx = torch.zeros_like(f), torch.zeros_like(self.x)
         own_B, own_betas = params.B.shape[0] != 1, params.beta_use.shape[0] != 1  # they differ between inputs
         if not own_B:  # a shift of B shifts mu, but for eps: the sum of dV, without its cancellation
