@@ -202,7 +202,9 @@ class Routing(nn.Module):
         if self.tie_betas and (beta_ign := state_dict.pop(f"{prefix}beta_ign", None)) is not None:
             beta_use = state_dict.get(f"{prefix}beta_use")
             if beta_use is not None and not torch.equal(beta_ign, beta_use):
-                raise ValueError(f"{prefix}beta_ign: expected the same numbers as beta_use, which the layer ties, got others")
+                raise ValueError(
+                    f"{prefix}beta_ign: expected the same numbers as beta_use, which the layer ties, got others"
+                )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

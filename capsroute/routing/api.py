@@ -6,7 +6,6 @@ Axes: `i` inputs, `j` outputs, `c` covector, `d` input properties, `h` output pr
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from .agreement import Agreement, resolve_agreement
 from .capsules import Capsules, Step
 from .case import Case
 from .costs import estimate_ms
+from .mapping import disable_autocast, in_forward_mode
 from .packing import check_offsets, group_samples
 
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -54,7 +54,7 @@ FEW_VOTES_GPU = 2**24
 
 def pick(case: Case) -> str:
     """Return the name of the implementation that `impl="auto"` means for a case."""
-    if case.device == "cuda" and not triton.reasons_against(case):
+    if case.device == "cuda" and not case.forward_mode and not triton.reasons_against(case):
         return "triton"
     # a captured graph must serve any number of inputs, so only eager mode looks at it
     if case.device == "cpu" and not case.compiling:
@@ -178,14 +178,6 @@ def resolve_impl(impl: str, case: Case) -> str:
     return impl
 
 
-def disable_autocast(device: str) -> AbstractContextManager[object]:
-    """Return a context without autocast; where it is off already, entering one would only take time."""
-    if torch.compiler.is_compiling():
-        return torch.autocast(device, enabled=False)
-    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if enabled else nullcontext()
-
-
 def convert(tensors: Arguments, case: Case) -> Arguments:
     """Convert to the precision of the loop, and bound numbers so large that products of them would overflow."""
     dtype = torch.promote_types(case.dtype, torch.float32)
@@ -193,7 +185,7 @@ def convert(tensors: Arguments, case: Case) -> Arguments:
     a_inp, mu_inp, W, *others = (t.to(dtype) for t in tensors)
     W, *others = W.clamp(-largest, largest), *(t.clamp(-most, most) for t in others)
     with torch.no_grad():
-        gain = W.abs().sum(-2).amax() if W.numel() else W.new_zeros(())  # of the largest number of a capsule in a vote
+        gain = W.abs().sum(-2).max() if W.numel() else W.new_zeros(())  # of the largest number of a capsule in a vote
         bound = (most / gain).clamp(max=largest)
     return expand((a_inp, mu_inp.clamp(-bound, bound), W, *others), case)
 
@@ -268,6 +260,7 @@ def check_arguments(
         device=mu_inp.device.type,
         compiling=torch.compiler.is_compiling(),
         n_iters=n_iters,
+        forward_mode=not torch.compiler.is_compiling() and in_forward_mode(),
     )
 
 

@@ -23,6 +23,7 @@ class Case:
     device: str = "cpu"
     compiling: bool = False
     n_iters: int = 3
+    forward_mode: bool = False
 
     @property
     def n_places(self) -> int:

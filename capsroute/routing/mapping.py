@@ -1,11 +1,12 @@
-"""Autograd functions under the transforms of `torch.func`."""
+"""Modes and transforms of PyTorch: which are active, and autograd functions under those of `torch.func`."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 Tensors = tuple[Tensor, ...]
 
@@ -13,6 +14,19 @@ Tensors = tuple[Tensor, ...]
 def is_transforming() -> bool:
     """Tell whether a transform of `torch.func` is active; assume so where PyTorch cannot tell."""
     return getattr(torch._C, "_are_functorch_transforms_active", lambda: True)()
+
+
+def in_forward_mode() -> bool:
+    """Tell whether derivatives in forward mode are being computed."""
+    return forward_ad._current_level >= 0
+
+
+def disable_autocast(device: str) -> AbstractContextManager[object]:
+    """Return a context without autocast; where it is off already, entering one would only take time."""
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext()
+    off = not torch.compiler.is_compiling() and not torch.is_autocast_enabled(device)
+    return nullcontext() if off else torch.autocast(device, enabled=False)
 
 
 def map_one_by_one(
@@ -29,16 +43,6 @@ def map_one_by_one(
 def pull_back(function: Callable[..., Tensors], primals: Tensors, grads: Tensors) -> Tensors:
     """Return the gradients of `primals`, from those of the results of `function`."""
     return torch.func.vjp(function, *primals)[1](grads)
-
-
-def push_forward(
-    function: Callable[..., Tensors], primals: Tensors, tangents: tuple[Tensor | None, ...]
-) -> tuple[Tensor, ...]:
-    """Return the derivatives of the results along `tangents`, by reverse mode: forward mode does not nest."""
-    tangents = tuple(torch.zeros_like(p) if t is None else t for p, t in zip(primals, tangents, strict=True))
-    outs, pull = torch.func.vjp(function, *primals)
-    (derivatives,) = torch.func.vjp(pull, tuple(map(torch.zeros_like, outs)))[1](tangents)
-    return derivatives
 
 
 class FirstDerivatives(Function):

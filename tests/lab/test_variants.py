@@ -74,7 +74,7 @@ def test_variation_changes_what_it_names() -> None:
     assert isinstance(first, Routing)
     assert isinstance(last, Routing)
     assert (first.n_kinds, last.n_kinds, first.n_iters, last.n_iters) == (4, 4, 5, 5)
-    assert first.beta_use is first.beta_ign
+    assert first.beta_ign is None
     images = torch.rand(1, 2, 32, 32)
     x = Variant(coordinates=False, n_parts=2, n_channels=2).embed(images)
     assert torch.equal(x[:, :2], images)

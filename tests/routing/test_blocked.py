@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from capsroute.routing import IMPLS
 from capsroute.routing.agreement import AGREEMENTS
-from capsroute.routing.blocked import cut_blocks, route
+from capsroute.routing.blocked import cut_blocks
 from capsroute.testing import Shape, Target, make_inputs, make_targets, over_budget, run, targets_over_budget
 from conftest import ROOT
 
+route = IMPLS["blocked"].route
 CASES = {
     f"{'fixed' if i else 'any'} inputs, {'fixed' if j else 'any'} outputs": Shape(2, 21, 11, 2, 3, 2, i, j)
     for i, j in product((True, False), repeat=2)
@@ -23,15 +25,15 @@ CASES["kinds of inputs"] = Shape(2, 21, 11, 2, 3, 2, n_kinds=3)
 PEAK = """
 import sys
 import torch
+from capsroute.routing import IMPLS
 from capsroute.routing.agreement import AGREEMENTS
-from capsroute.routing.blocked import route
 from capsroute.testing import Shape, make_inputs
 sys.path.insert(0, "benchmarks")
 from memory import measure_own_peak
 def go(shape):
     inputs = make_inputs(shape)
     def call():
-        out = route(*inputs.values(), 2, AGREEMENTS["gaussian"], 1e-5, block_votes=2**16)
+        out = IMPLS["blocked"].route(*inputs.values(), 2, AGREEMENTS["gaussian"], 1e-5, block_votes=2**16)
         torch.autograd.grad([t.sum() for t in out], list(inputs.values()))
     return call
 go(Shape(1, 80, 2_000, 1, 4, 4))()

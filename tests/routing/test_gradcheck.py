@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from capsroute import route
 from capsroute.testing import Shape, make_inputs
@@ -34,15 +35,24 @@ def test_gradients_of_mixed_kinds_match_finite_differences(impl: str) -> None:
     assert torch.autograd.gradcheck(lambda *args: tuple(route(*args, impl=impl, eps=1e-2)), list(inputs.values()))
 
 
-@pytest.mark.parametrize("impl", ["reference", "moments"])
+@pytest.mark.parametrize("impl", ANYWHERE)
 def test_second_derivatives_match_finite_differences(impl: str) -> None:
     inputs = make_inputs(Shape(1, 4, 2, 1, 2, 2), dtype=torch.float64)
     assert torch.autograd.gradgradcheck(lambda *args: tuple(route(*args, impl=impl, eps=1e-1)), list(inputs.values()))
 
 
-def test_second_derivatives_of_blocked_are_refused() -> None:
+@pytest.mark.parametrize("impl", ["auto", "reference", "moments"])
+def test_forward_mode_matches_finite_differences(impl: str) -> None:
+    inputs = make_inputs(Shape(1, 4, 2, 1, 2, 2, n_kinds=2), dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda *args: tuple(route(*args, impl=impl, eps=1e-1)),
+        list(inputs.values()),
+        check_forward_ad=True,
+        check_backward_ad=False,
+    )
+
+
+def test_forward_mode_of_blocked_is_refused() -> None:
     inputs = make_inputs(Shape(1, 4, 2, 1, 2, 2))
-    out = route(**inputs, impl="blocked")
-    (first,) = torch.autograd.grad(out.mu.sum(), inputs["mu_inp"], create_graph=True)
-    with pytest.raises(NotImplementedError, match="moments"):
-        first.sum().backward()
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="no derivatives in forward mode"):
+        route(**inputs, impl="blocked")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.utils import parametrizations, parametrize
 
 from capsroute import Capsules, Routing, route
 from impls import ANYWHERE
@@ -39,10 +40,66 @@ def test_initial_values() -> None:
 
 def test_tied_betas_are_one_parameter() -> None:
     layer = Routing(3, 4, 2, n_out=5, tie_betas=True)
-    assert layer.beta_ign is layer.beta_use
+    assert layer.beta_ign is None
     assert sum(p.numel() for p in layer.parameters()) == 5 * (4 * 2 + 3 * 2 + 1)
+    arguments = layer.route_arguments(torch.zeros(9), torch.randn(9, 3, 4))
+    assert arguments["beta_ign"] is arguments["beta_use"]
     layer(torch.zeros(9), torch.randn(9, 3, 4)).a.sum().backward()
     assert layer.beta_use.grad is not None
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, p: torch.Tensor) -> torch.Tensor:
+        return 2 * p
+
+
+def test_betas_stay_tied() -> None:
+    """In a parametrized layer, on another device, and with the tensors of a state dict."""
+    layer, inputs = Routing(3, 4, 2, n_out=5, tie_betas=True), (torch.randn(9), torch.randn(9, 3, 4))
+    torch.nn.init.normal_(layer.beta_use)
+    twin = Routing(3, 4, 2, n_out=5, tie_betas=True).to("meta")
+    twin.load_state_dict(copy.deepcopy(layer.state_dict()), assign=True)
+    for one in (layer, twin):
+        parametrize.register_parametrization(one, "beta_use", Doubled())
+    expected = route(**layer.route_arguments(*inputs) | {"beta_ign": layer.beta_use})
+    for one in (layer, twin):
+        assert torch.equal(one(*inputs).a, expected.a)
+        assert sum(p.numel() for p in one.parameters()) == 5 * (4 * 2 + 3 * 2 + 1)
+
+
+@pytest.mark.parametrize("prefix", ["", "routings.0."])
+def test_untied_betas_do_not_load_into_a_tied_layer(prefix: str) -> None:
+    layer, network = Routing(3, 4, 2, n_out=5, tie_betas=True), torch.nn.Module()
+    network.routings = torch.nn.ModuleList([layer])
+    target = network if prefix else layer
+    state = {prefix + name: t for name, t in Routing(3, 4, 2, n_out=5).state_dict().items()}
+    target.load_state_dict(state)  # they are equal
+    state[f"{prefix}beta_ign"] = state[f"{prefix}beta_ign"] + 1
+    with pytest.raises(ValueError, match=f"{prefix}beta_ign: expected the same numbers as beta_use"):
+        target.load_state_dict(state)
+
+
+@pytest.mark.parametrize("n_out", [5, None])
+def test_parametrized_layers_are_reset(n_out: int | None) -> None:
+    layer = Routing(4, 8, 4, n_inp=50, n_out=n_out)
+    parametrizations.weight_norm(layer, "W")
+    layer.reset_parameters()
+    assert abs(layer.W.std().item() * 8 - 1) < 0.1
+    before = layer.W.clone()
+    layer.reset_parameters()
+    assert not torch.equal(layer.W, before)
+    assert all(t.isfinite().all() for t in layer(torch.zeros(50), torch.randn(50, 4, 8)))
+
+
+def test_meta_tensors_have_shapes() -> None:
+    layer = Routing(4, 4, 4, n_out=64).to("meta")
+    a_inp, mu_inp = torch.empty(20, 3_000, device="meta"), torch.empty(20, 3_000, 4, 4, device="meta")
+    for impl in ("auto", *ANYWHERE):
+        layer.impl = impl
+        out = layer(a_inp, mu_inp)
+        assert out.mu.shape == (20, 64, 4, 4)
+        out.mu.sum().backward()
+        assert layer.W.grad is not None
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -77,7 +134,7 @@ def test_copies_give_equal_results(copied, tie_betas: bool) -> None:
     twin = copied(layer)
     a_inp, mu_inp = torch.randn(9), torch.randn(9, 3, 4)
     assert all(torch.equal(one, two) for one, two in zip(layer(a_inp, mu_inp), twin(a_inp, mu_inp), strict=True))
-    assert (twin.beta_ign is twin.beta_use) == tie_betas
+    assert (twin.beta_ign is None) == tie_betas
     assert twin.W is not layer.W
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.utils.checkpoint import checkpoint
 
 from capsroute import Capsules, Routing, route
 from capsroute.nets import SmallNORB
@@ -136,3 +137,33 @@ def test_functional_call_and_ensembles(impl: str) -> None:
     out = vmap(lambda p: functional_call(layers[0], p, inputs))(params)
     for k, layer in enumerate(layers):
         assert_close(Capsules(*(t[k] for t in out)), layer(*inputs), atol=1e-5)
+
+
+@pytest.mark.parametrize(("impl", "n_inp"), [("auto", 4), ("auto", 400), ("reference", 4), ("moments", 4)])
+def test_hessians_by_any_modes_agree(impl: str, n_inp: int) -> None:
+    inputs = {name: t.detach() for name, t in make_inputs(Shape(1, n_inp, 64, 1, 9, 2), dtype=torch.float64).items()}
+
+    def loss(shift: Tensor) -> Tensor:
+        return route(**inputs | {"mu_inp": inputs["mu_inp"] + shift}, impl=impl, eps=0.1).mu.square().sum()
+
+    modes, zero = (torch.func.jacfwd, torch.func.jacrev), torch.zeros(9).double()
+    first, *others = [outer(inner(loss))(zero) for outer in modes for inner in modes]
+    for hessian in others:
+        torch.testing.assert_close(hessian, first)
+
+
+@pytest.mark.parametrize("impl", ANYWHERE)
+def test_activation_checkpointing_gives_equal_gradients(impl: str) -> None:
+    inputs = make_inputs(Shape(2, 20, 7, 2, 3, 4))
+    plain = torch.autograd.grad(route(**inputs, impl=impl).mu.sum(), inputs["W"])
+    out = checkpoint(lambda *args: route(*args, impl=impl), *inputs.values(), use_reentrant=False)
+    assert torch.equal(*torch.autograd.grad(out.mu.sum(), inputs["W"]), *plain)
+
+
+@pytest.mark.parametrize("n_inp", [20, 888])
+def test_gradient_penalties_of_any_size(n_inp: int) -> None:
+    inputs = make_inputs(Shape(1, n_inp, 64, 1, 16, 2))
+    (first,) = torch.autograd.grad(route(**inputs).mu.sum(), inputs["mu_inp"], create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), inputs["W"])
+    assert second.isfinite().all()
+    assert second.any()

@@ -15,7 +15,7 @@ from torch.autograd import Function
 from ..agreement import Quadratic
 from ..capsules import Capsules
 from ..case import Case
-from ..mapping import Tensors, map_one_by_one, pull_back, push_forward
+from ..mapping import Tensors, disable_autocast, map_one_by_one, pull_back
 from .passes import Buffers, Loop, Normaliser, Params, Settings, Sums, to_float64
 
 CPU_VOTES = 2**22
@@ -27,16 +27,18 @@ MIN_INPUTS = 8
 INPUTS_BESIDE_SOME_OUTPUTS = 64
 """Inputs of such a block."""
 N_SAVED = 8
-"""Tensors that the forward pass leaves for the backward pass."""
+"""Tensors that the forward pass computes for the backward pass."""
 
 
 def reasons_against(case: Case) -> list[str]:
-    """List what keeps it from a case: it needs a quadratic agreement and eager execution."""
+    """List what keeps it from a case: it needs a quadratic agreement, eager execution and reverse mode."""
     reasons = []
     if not isinstance(case.agreement, Quadratic):
         reasons.append(f"agreement {case.agreement.name!r} is not quadratic in the votes")
     if case.compiling:
         reasons.append("its loop over blocks cannot be captured by torch.compile or torch.export")
+    if case.forward_mode:
+        reasons.append("it has no derivatives in forward mode")
     return reasons
 
 
@@ -91,7 +93,6 @@ class Route(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
         ctx.settings = inputs[0]
         ctx.save_for_backward(*inputs[1:], *output[3:])
-        ctx.save_for_forward(*inputs[1:])
         ctx.mark_non_differentiable(*output[3:])
         ctx.set_materialize_grads(False)  # the tensors for the backward pass would get gradients too
         ctx.shapes = [out.shape for out in output[:3]]
@@ -101,10 +102,6 @@ class Route(Function):
         saved = ctx.saved_tensors  # once: checkpoints unpack them a single time
         douts = (saved[1].new_zeros(shape) if d is None else d for d, shape in zip(grads[:3], ctx.shapes, strict=True))
         return None, *RouteBackward.apply(ctx.settings, *douts, *saved)
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        return *push_forward(ctx.settings.plain, ctx.saved_tensors, tangents), *[None] * N_SAVED
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
@@ -124,7 +121,7 @@ class RouteBackward(Function):
         dW, dB, *dbetas = map(torch.zeros_like, params)
         dparams = Params(dW, dB, *map(to_float64, dbetas))
         douts, runs = (da.unsqueeze(-1), dmu.flatten(-2), dsig2.flatten(-2)), []
-        with torch.autocast(da.device.type, enabled=False):
+        with disable_autocast(da.device.type):
             for part in samples:
                 steps = [Sums(*(t[part] for t in ts)) for ts in zip(*saved[6:11], strict=True)]
                 normalisers = [Normaliser(*(t[part] for t in ts)) for ts in zip(*saved[11:13], strict=True)]
@@ -135,18 +132,15 @@ class RouteBackward(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-        settings, *tensors = inputs[:10]
-        ctx.gradients = lambda *args: pull_back(settings.plain, args[3:], args[:3])
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
+        ctx.plain = inputs[0].plain
+        ctx.save_for_backward(*inputs[1:10])  # the rest follows from them
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *pull_back(ctx.gradients, ctx.saved_tensors, grads), *[None] * N_SAVED
+        def gradients(*tensors: Tensor) -> Tensors:
+            return pull_back(ctx.plain, tensors[3:], tensors[:3])
 
-    @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Tensors:
-        return push_forward(ctx.gradients, ctx.saved_tensors, tangents[:9])
+        return None, *pull_back(gradients, ctx.saved_tensors, grads), *[None] * N_SAVED
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensors, Any]:
@@ -172,10 +166,7 @@ def route(
     *,
     differentiable: Callable[..., Capsules],
 ) -> Capsules:
-    """Route; `block_votes` replaces `CPU_VOTES` or `GPU_VOTES`.
-
-    Second derivatives and forward mode are those of the implementation `differentiable`.
-    """
+    """Route; `block_votes` replaces `CPU_VOTES` or `GPU_VOTES`, second derivatives are those of `differentiable`."""
     default = CPU_VOTES if mu_inp.device.type == "cpu" else GPU_VOTES
 
     def plain(*tensors: Tensor) -> Tensors:
