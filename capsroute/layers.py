@@ -11,6 +11,7 @@ from .routing import route as route_capsules
 from .routing import route_packed as route_packed_capsules
 from .routing import trace as trace_capsules
 from .routing.api import check_settings
+from .routing.checks import check_choice, check_integer, check_positive, check_tensor
 from .routing.mapping import is_transforming
 
 
@@ -56,21 +57,18 @@ class Routing(nn.Module):
         impl: str = "auto",
     ):
         super().__init__()
-        sizes = {"d_cov": d_cov, "d_inp": d_inp, "d_out": d_out, "n_inp": n_inp, "n_out": n_out, "n_kinds": n_kinds}
-        for name, size in sizes.items():
-            if size is None and name.startswith("n_"):
-                continue
-            if not isinstance(size, int) or isinstance(size, bool):
-                raise TypeError(f"{name}: expected an integer, got {type(size).__name__}")
-            if size < 1:
-                raise ValueError(f"{name}: expected at least 1, got {size}")
+        d_cov, d_inp, d_out = (check_integer(*size) for size in (("d_cov", d_cov), ("d_inp", d_inp), ("d_out", d_out)))
+        n_inp, n_out, n_kinds = (
+            size if size is None else check_integer(name, size)
+            for name, size in (("n_inp", n_inp), ("n_out", n_out), ("n_kinds", n_kinds))
+        )
         if n_inp and n_kinds and n_inp % n_kinds:
             raise ValueError(f"n_kinds: expected a number that divides n_inp, {n_inp}, got {n_kinds}")
-        check_settings(n_iters, agreement, eps, impl)
-        if init not in ("paper", "random"):
-            raise ValueError(f"init: expected 'paper' or 'random', got {init!r}")
-        if not beta_scale > 0:
-            raise ValueError(f"beta_scale: expected a number above 0, got {beta_scale}")
+        if not isinstance(tie_betas, bool):
+            raise TypeError(f"tie_betas: expected True or False, got {tie_betas!r}")
+        n_iters = check_settings(n_iters, agreement, eps, impl)
+        check_choice("init", init, ["paper", "random"])
+        check_positive("beta_scale", beta_scale)
         self.d_cov, self.d_inp, self.d_out, self.n_inp, self.n_out = d_cov, d_inp, d_out, n_inp, n_out
         self.n_kinds = n_kinds or n_inp or 1
         self.init, self.beta_scale = init, beta_scale
@@ -130,9 +128,9 @@ class Routing(nn.Module):
         if self.n_out is None and n_out is None:
             raise ValueError("n_out: expected a number for all samples, which differ in their number of inputs")
         for name, t, axes in (("mu_inp", mu_inp, "[total, d_cov, d_inp]"), ("a_inp", a_inp, "[total]")):
-            if not isinstance(t, Tensor) or t.ndim != axes.count(",") + 1 or len(t) != len(mu_inp):
-                got = f"shape {list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
-                raise ValueError(f"{name}: expected {axes}, got {got}")
+            check_tensor(name, t)
+            if t.ndim != axes.count(",") + 1 or len(t) != len(mu_inp):
+                raise ValueError(f"{name}: expected {axes}, got shape {list(t.shape)}")
         tensors = self.route_arguments(a_inp, mu_inp, n_out=n_out)
         return route_packed_capsules(**tensors, offsets=offsets, **self.settings, impl=self.impl)
 
@@ -161,8 +159,7 @@ class Routing(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the tensors that `forward` calls `route` with: the inputs, checked and masked, and the parameters."""
         for name, t, axes in (("a_inp", a_inp, "[..., n_inp]"), ("mu_inp", mu_inp, "[..., n_inp, d_cov, d_inp]")):
-            if not isinstance(t, Tensor):
-                raise TypeError(f"{name}: expected a tensor, got {type(t).__name__}")
+            check_tensor(name, t)
             if t.ndim < axes.count(","):
                 raise ValueError(f"{name}: expected {axes}, got shape {list(t.shape)}")
         n_inp, d_cov, d_inp = mu_inp.shape[-3:]
@@ -176,6 +173,10 @@ class Routing(nn.Module):
                 f"mu_inp: expected as many inputs of each of {self.n_kinds} kinds, got shape {list(mu_inp.shape)}"
             )
         if mask is not None:
+            if a_inp.shape != mu_inp.shape[:-2]:
+                raise ValueError(
+                    f"a_inp: expected {list(mu_inp.shape[:-2])}, as in mu_inp, got shape {list(a_inp.shape)}"
+                )
             masked = ~check_mask(mask, a_inp)
             a_inp, mu_inp = a_inp.masked_fill(masked, -torch.inf), mu_inp.masked_fill(masked[..., None, None], 0.0)
         B = self.B if self.n_out is not None and n_out is None else self._spread_biases(n_inp, n_out)
@@ -188,11 +189,9 @@ class Routing(nn.Module):
     def _spread_biases(self, n_inp: int, n_out: int | None) -> Tensor:
         if self.n_out is not None:
             raise ValueError(f"n_out: expected none at the call, the layer fixes it at {self.n_out}, got {n_out}")
-        if not isinstance(n_out, int | torch.SymInt | None) or isinstance(n_out, bool):
-            raise TypeError(f"n_out: expected an integer, got {type(n_out).__name__}")
-        n_out = n_inp if n_out is None else n_out
-        if n_out < 1:
-            raise ValueError(f"n_out: expected at least 1, by default the number of inputs, got {n_out}")
+        if n_out is None and n_inp < 1:
+            raise ValueError("n_out: expected a number where there are no inputs, by default theirs, got none")
+        n_out = check_integer("n_out", n_inp if n_out is None else n_out)
         steps = torch.linspace(-1, 1, n_out, dtype=self.B.dtype, device=self.B.device)  # [j]
         return self.B + self.B_brk * steps[:, None, None]
 
@@ -210,10 +209,12 @@ class Routing(nn.Module):
 
 def check_mask(mask: Tensor, a_inp: Tensor) -> Tensor:
     """Return a mask of 0 and 1 as one of bool, or refuse it."""
-    if not isinstance(mask, Tensor):
-        raise TypeError(f"mask: expected a tensor of 0 and 1, got {type(mask).__name__}")
-    if mask.shape != a_inp.shape:
-        raise ValueError(f"mask: expected {list(a_inp.shape)}, as a_inp, got shape {list(mask.shape)}")
+    check_tensor("mask", mask)
+    if mask.shape != a_inp.shape or mask.device != a_inp.device:
+        expected, got = (f"shape {list(t.shape)} on {t.device}" for t in (a_inp, mask))
+        raise ValueError(f"mask: expected {expected}, as a_inp, got {got}")
+    if mask.is_complex():
+        raise TypeError(f"mask: expected a tensor of 0 and 1, got {mask.dtype}")
     if mask.dtype == torch.bool:
         return mask
     check_values(mask, (mask == 0) | (mask == 1), "0 and 1")

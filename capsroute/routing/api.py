@@ -17,6 +17,7 @@ from . import blocked, moments, reference, triton
 from .agreement import Agreement, resolve_agreement
 from .capsules import Capsules, Step
 from .case import Case
+from .checks import check_choice, check_float, check_integer, check_positive
 from .costs import estimate_ms
 from .mapping import disable_autocast, in_forward_mode
 from .packing import check_offsets, group_samples
@@ -105,7 +106,7 @@ def route(
     chosen = IMPLS[resolve_impl(impl, case)]
     with disable_autocast(case.device):
         arguments = expand(tensors, case) if chosen.takes_any_dtype else convert(tensors, case)
-        out = chosen.route(*arguments, n_iters, case.agreement, eps)
+        out = chosen.route(*arguments, case.n_iters, case.agreement, eps)
     return Capsules(*[saturate(t, case.dtype) for t in out])
 
 
@@ -137,7 +138,7 @@ def route_packed(
         with disable_autocast(case.device):
             a_inp, mu_inp, *params = expand(tensors, case)
             offsets = offsets.to(mu_inp.device, torch.int64)
-            out = route_kernel(a_inp, mu_inp, offsets, lengths.tolist(), *params, n_iters, case.agreement, eps)
+            out = route_kernel(a_inp, mu_inp, offsets, lengths.tolist(), *params, case.n_iters, case.agreement, eps)
         return Capsules(*(saturate(t, case.dtype) for t in out))
     groups = group_samples(lengths, case.n_kinds, mu_inp.device)
     parts = []
@@ -165,7 +166,7 @@ def trace(
     tensors = a_inp, mu_inp, W, B, beta_use, beta_ign
     case = check_arguments(tensors, n_iters, agreement, eps)
     with disable_autocast(case.device):
-        for step in reference.trace(*convert(tensors, case), n_iters, case.agreement, eps):
+        for step in reference.trace(*convert(tensors, case), case.n_iters, case.agreement, eps):
             yield Step(*(saturate(t, case.dtype) for t in step))
 
 
@@ -174,7 +175,7 @@ def resolve_impl(impl: str, case: Case) -> str:
     if impl == "auto":
         return pick(case)
     if reasons := IMPLS[impl].reasons_against(case):
-        raise ValueError(f"impl={impl!r} cannot run this case: {'; '.join(reasons)}")
+        raise ValueError(f"impl: expected one that can run this case, got {impl!r}: {'; '.join(reasons)}")
     return impl
 
 
@@ -212,15 +213,11 @@ def check_arguments(
     tensors: Arguments, n_iters: int, agreement: str | Agreement, eps: float, impl: str = "auto"
 ) -> Case:
     """Return the case, or raise an error that names the argument, what was expected and what came."""
-    named = dict(zip(NAMES, tensors, strict=True))
-    for name, t in named.items():
-        if not isinstance(t, Tensor):
-            raise TypeError(f"{name}: expected a tensor, got {type(t).__name__}")
+    for name, t in zip(NAMES, tensors, strict=True):
+        check_float(name, t)
     a_inp, mu_inp, *params = tensors
     W, B = params[:2]
-    for name, t in named.items():
-        if not t.dtype.is_floating_point:
-            raise TypeError(f"{name}: expected a floating-point tensor, got {t.dtype}")
+    for name, t in zip(NAMES, tensors, strict=True):
         if t.device != mu_inp.device:
             raise ValueError(f"{name}: expected on {mu_inp.device}, where mu_inp is, got on {t.device}")
     if a_inp.ndim < 1:
@@ -237,8 +234,10 @@ def check_arguments(
         raise ValueError(f"a_inp: expected {expected}, got shape {list(a_inp.shape)}")
     n_out, d_out = max(p.shape[1] for p in params), W.shape[3]
     n_kinds = next((p.shape[0] for p in params if p.shape[0] != 1), 1)
-    if n_out < 1:
-        raise ValueError(f"W: expected n_out of at least 1 on axis j, got shape {list(W.shape)}")
+    if d_cov < 1 or d_inp < 1:
+        raise ValueError(f"mu_inp: expected d_cov and d_inp of at least 1, got shape {list(mu_inp.shape)}")
+    if n_out < 1 or d_out < 1:
+        raise ValueError(f"W: expected n_out and d_out of at least 1, got shape {list(W.shape)}")
     for name, p in zip(PARAM_AXES, params, strict=True):
         if p.shape[0] != 1 and p.shape[0] != n_kinds:
             raise ValueError(f"{name}: expected n_kinds of 1 or {n_kinds}, as in the others, got shape {list(p.shape)}")
@@ -251,7 +250,7 @@ def check_arguments(
         raise ValueError(f"W: expected d_inp of {d_inp}, as in mu_inp, got shape {list(W.shape)}")
     if list(B.shape[2:]) != [d_cov, d_out]:
         raise ValueError(f"B: expected d_cov and d_out of {[d_cov, d_out]}, as in mu_inp and W, got {list(B.shape)}")
-    check_settings(n_iters, agreement, eps, impl)
+    n_iters = check_settings(n_iters, agreement, eps, impl)
     return Case(
         *(math.prod(batch), n_inp, n_out, d_cov, d_inp, d_out),
         n_kinds=n_kinds,
@@ -264,14 +263,9 @@ def check_arguments(
     )
 
 
-def check_settings(n_iters: int, agreement: str | Agreement, eps: float, impl: str = "auto") -> None:
-    """Refuse settings of a routing that are wrong for every case."""
-    if not isinstance(n_iters, int) or isinstance(n_iters, bool):
-        raise TypeError(f"n_iters: expected an integer, got {type(n_iters).__name__}")
-    if n_iters < 1:
-        raise ValueError(f"n_iters: expected at least 1, got {n_iters}")
-    if not eps > 0:
-        raise ValueError(f"eps: expected a number above 0, got {eps}")
+def check_settings(n_iters: int, agreement: str | Agreement, eps: float, impl: str = "auto") -> int:
+    """Refuse settings of a routing that are wrong for every case, and return `n_iters`."""
+    check_positive("eps", eps)
     resolve_agreement(agreement)
-    if impl != "auto" and impl not in IMPLS:
-        raise ValueError(f"impl: expected one of {['auto', *IMPLS]}, got {impl!r}")
+    check_choice("impl", impl, ["auto", *IMPLS])
+    return check_integer("n_iters", n_iters)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .checks import check_tensor
+
 
 class Group(NamedTuple):
     """Samples of similar size and their inputs."""
@@ -41,16 +43,17 @@ def group_samples(lengths: Tensor, n_kinds: int, device: torch.device) -> list[G
 
 def check_offsets(offsets: Tensor, total: int, n_kinds: int) -> Tensor:
     """Return the number of inputs of each sample, `[b]` on the CPU; each must hold as many of every kind."""
-    if not isinstance(offsets, Tensor) or offsets.is_floating_point() or offsets.dtype == torch.bool:
-        got = offsets.dtype if isinstance(offsets, Tensor) else type(offsets).__name__
-        raise TypeError(f"offsets: expected a tensor of integers, got {got}")
-    if offsets.ndim != 1 or not len(offsets):
-        raise ValueError(f"offsets: expected [samples + 1], got shape {list(offsets.shape)}")
+    check_tensor("offsets", offsets)
+    if offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool:
+        raise TypeError(f"offsets: expected a tensor of integers, got {offsets.dtype}")
+    if offsets.ndim != 1 or not len(offsets) or offsets.is_meta:
+        got = "one on meta" if offsets.is_meta else f"shape {list(offsets.shape)}"
+        raise ValueError(f"offsets: expected [samples + 1], with values, got {got}")
     ends = offsets.cpu().long()
     if ends[0] != 0 or ends[-1] != total:
         raise ValueError(f"offsets: expected 0 to {total}, the number of inputs, got {int(ends[0])} to {int(ends[-1])}")
     if (ends.diff() < 0).any():
-        raise ValueError("offsets: expected them in ascending order")
+        raise ValueError(f"offsets: expected them in ascending order, got a step of {int(ends.diff().min())}")
     lengths = ends.diff()
     if n_kinds and (bad := lengths[lengths % n_kinds != 0]).numel():
         raise ValueError(f"offsets: expected multiples of {n_kinds} kinds of inputs, got a sample of {int(bad[0])}")

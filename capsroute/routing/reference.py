@@ -34,6 +34,9 @@ def votes(mu_inp: Tensor, W: Tensor, B: Tensor) -> Tensor:
 def e_step(V: Tensor, a: Tensor, mu: Tensor, sig2: Tensor, agreement: Agreement) -> Tensor:
     """Compute R: the probability that input i belongs to output j, given the last iteration's models."""
     log_P = agreement.log_p(V, mu, sig2)  # [..., i, j]
+    if not isinstance(log_P, Tensor) or log_P.shape != V.shape[:-2] or log_P.dtype != V.dtype:
+        got = f"{list(log_P.shape)} of {log_P.dtype}" if isinstance(log_P, Tensor) else type(log_P).__name__
+        raise ValueError(f"agreement: expected log_p of shape {list(V.shape[:-2])} and {V.dtype}, got {got}")
     return torch.softmax(F.logsigmoid(a).unsqueeze(-2) + log_P, dim=-1)  # [..., i, j]
 
 

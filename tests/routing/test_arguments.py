@@ -2,17 +2,19 @@
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from capsroute import Routing, route
-from capsroute.routing.agreement import Gaussian
+from capsroute.routing.agreement import Agreement, Gaussian
 from capsroute.testing import Shape, make_inputs
 from impls import ANYWHERE
 
@@ -57,7 +59,7 @@ BAD = {
     "no output": (
         changed(**dict.fromkeys(("W", "B", "beta_use", "beta_ign"), lambda t: t[:, :0])),
         ValueError,
-        "expected n_out of at least 1",
+        "expected n_out and d_out of at least 1",
     ),
     "other device": (changed(W=lambda t: t.to("meta")), ValueError, "W: expected on cpu.*got on meta"),
     "bias on another device": (changed(B=lambda t: t.to("meta")), ValueError, "B: expected on cpu"),
@@ -66,14 +68,18 @@ BAD = {
     "n_iters of 1.0": (changed(n_iters=1.0), TypeError, "n_iters: expected an integer, got float"),
     "n_iters of True": (changed(n_iters=True), TypeError, "n_iters: expected an integer, got bool"),
     "n_iters of a list": (changed(n_iters=[1]), TypeError, "n_iters: expected an integer, got list"),
-    "eps of zero": (changed(eps=0.0), ValueError, "eps: expected a number above 0, got 0.0"),
-    "eps below zero": (changed(eps=-1e-5), ValueError, "eps: expected a number above 0, got -1e-05"),
-    "eps of nan": (changed(eps=float("nan")), ValueError, "eps: expected a number above 0, got nan"),
+    "eps of zero": (changed(eps=0.0), ValueError, "eps: expected a finite number above 0, got 0.0"),
+    "eps below zero": (changed(eps=-1e-5), ValueError, "eps: expected a finite number above 0, got -1e-05"),
+    "eps of nan": (changed(eps=float("nan")), ValueError, "eps: expected a finite number above 0, got nan"),
     "unknown agreement": (changed(agreement="cauchy"), ValueError, "agreement: expected .*gaussian.*got 'cauchy'"),
     "agreement is a number": (changed(agreement=3), TypeError, "agreement: expected a name or an Agreement, got int"),
     "agreement is a list": (changed(agreement=[]), TypeError, "agreement: expected a name or an Agreement, got list"),
     "unknown impl": (changed(impl="cuda"), ValueError, "impl: expected one of .*reference.*got 'cuda'"),
-    "impl that cannot": (changed(impl="triton", W=Tensor.double), ValueError, "impl='triton' cannot run.*float64"),
+    "impl that cannot": (
+        changed(impl="triton", W=Tensor.double),
+        ValueError,
+        "impl: expected .*, got 'triton': .*float64",
+    ),
 }
 
 
@@ -99,7 +105,7 @@ BAD_LAYERS = {
         "n_kinds: expected a number that divides n_inp, 12, got 5",
     ),
     "n_iters of zero": ((3, 4, 2), {"n_iters": 0}, ValueError, "n_iters: expected at least 1"),
-    "eps of zero": ((3, 4, 2), {"eps": 0}, ValueError, "eps: expected a number above 0"),
+    "eps of zero": ((3, 4, 2), {"eps": 0}, ValueError, "eps: expected a finite number above 0"),
     "unknown agreement": ((3, 4, 2), {"agreement": "x"}, ValueError, "agreement: expected .* got 'x'"),
     "unknown impl": ((3, 4, 2), {"impl": "x"}, ValueError, "impl: expected one of .* got 'x'"),
 }
@@ -134,17 +140,29 @@ BAD_CALLS = {
     "wrong rank": (FIXED, (A, MU[0, 0]), {}, ValueError, r"mu_inp: expected \[..., n_inp, d_cov, d_inp\], got"),
     "a_inp is no tensor": (FIXED, (0.0, MU), {}, TypeError, "a_inp: expected a tensor, got float"),
     "batch axes": (FIXED, (A[:1], MU), {}, ValueError, r"a_inp: expected \[2, 9\]"),
-    "integers": (FIXED, (A.int(), MU), {}, TypeError, "a_inp: expected a floating-point tensor, got torch.int32"),
+    "integers": (FIXED, (A.int(), MU), {}, TypeError, "a_inp: expected a floating-point tensor .*got torch.int32"),
     "device": (FIXED, (A, MU.to("meta")), {}, ValueError, "a_inp: expected on meta"),
     "n_out given twice": (FIXED, (A, MU), {"n_out": 5}, ValueError, "n_out: expected none at the call.*fixes it at 5"),
     "n_out of zero": (OPEN, (A, MU), {"n_out": 0}, ValueError, "n_out: expected at least 1"),
     "n_out of 2.5": (OPEN, (A, MU), {"n_out": 2.5}, TypeError, "n_out: expected an integer, got float"),
-    "n_out missing, no inputs": (OPEN, (A[:, :0], MU[:, :0]), {}, ValueError, "n_out: .*number of inputs, got 0"),
+    "n_out missing, no inputs": (
+        OPEN,
+        (A[:, :0], MU[:, :0]),
+        {},
+        ValueError,
+        "n_out: expected a number where there are no inputs",
+    ),
     "mask of fractions": (FIXED, (A, MU), {"mask": A + 0.5}, ValueError, "mask: expected 0 and 1, got 0.5"),
     "mask of other integers": (FIXED, (A, MU), {"mask": A.long() + 2}, ValueError, "mask: expected 0 and 1, got 2"),
     "mask of nan": (FIXED, (A, MU), {"mask": A + torch.nan}, ValueError, "mask: expected 0 and 1, got nan"),
-    "mask of a list": (FIXED, (A, MU), {"mask": [True]}, TypeError, "mask: expected a tensor of 0 and 1, got list"),
-    "mask of another shape": (FIXED, (A, MU), {"mask": A[:1] > 0}, ValueError, r"mask: expected \[2, 9\].*\[1, 9\]"),
+    "mask of a list": (FIXED, (A, MU), {"mask": [True]}, TypeError, "mask: expected a tensor, got list"),
+    "mask of another shape": (
+        FIXED,
+        (A, MU),
+        {"mask": A[:1] > 0},
+        ValueError,
+        r"mask: expected shape \[2, 9\].*\[1, 9\]",
+    ),
 }
 
 
@@ -155,6 +173,116 @@ def test_call_refuses(name: str) -> None:
     for call in (layer, layer.trace):
         with pytest.raises(error, match=message):
             call(*arguments, **settings)
+
+
+def nest(t: Tensor) -> Tensor:
+    return torch.nested.as_nested_tensor([t, t], layout=torch.jagged)
+
+
+WRONG = {
+    "a list": Tensor.tolist,
+    "an array": Tensor.numpy,
+    "None": lambda t: None,
+    "of integers": Tensor.long,
+    "of bool": Tensor.bool,
+    "complex": lambda t: t.to(torch.complex64),
+    "of 8 bits": lambda t: t.to(torch.float8_e4m3fn),
+    "sparse": Tensor.to_sparse,
+    "nested": nest,
+    "of no axis": Tensor.sum,
+    "of one axis more": lambda t: t[..., None],
+    "of other size": lambda t: torch.cat([t, t, t[..., :1, :], t[..., -2:, :]], -2),
+    "elsewhere": lambda t: t.to("meta"),
+}
+BAD_SETTINGS = {
+    "n_iters": (0, -1, 2.5, "3", None, True, [3], 3j, torch.tensor(3)),
+    "eps": (0, -1e-5, "1e-5", None, True, [1e-5], 1e-5j, torch.inf, torch.nan, torch.tensor(1e-5), 10**400),
+    "agreement": ("x", "", None, 3, True, Gaussian, [Gaussian()]),
+    "impl": ("x", "", None, 3, True, ["auto"], {"auto"}, b"auto"),
+}
+BAD_SIZES = (0, -1, 2.5, "3", True, [3], 3j, np.float64(3), torch.tensor(3))
+BAD_OWN = {
+    **dict.fromkeys(("d_cov", "d_inp", "d_out"), (*BAD_SIZES, None)),
+    **dict.fromkeys(("n_inp", "n_out", "n_kinds"), BAD_SIZES),
+    "tie_betas": ("no", None, 1, [True]),
+    "init": ("x", None, 3, ["paper"]),
+    "beta_scale": (0, -1, "1", None, True, torch.inf, torch.nan),
+}
+BAD_OFFSETS = {
+    "a list": [0, 9],
+    "None": None,
+    "of floats": torch.tensor([0.0, 9.0]),
+    "complex": torch.tensor([0j, 9 + 0j]),
+    "of bool": torch.tensor([False, True]),
+    "sparse": torch.tensor([0, 9]).to_sparse(),
+    "elsewhere": torch.tensor([0, 9], device="meta"),
+    "of two axes": torch.tensor([[0, 9]]),
+    "of nothing": torch.tensor([], dtype=torch.int64),
+    "too long": torch.tensor([0, 10]),
+    "late": torch.tensor([1, 9]),
+    "descending": torch.tensor([0, 5, 3, 9]),
+}
+BAD_MASKS = {
+    **{
+        name: change(A) for name, change in WRONG.items() if name not in ("None", "of bool", "of integers", "of 8 bits")
+    },
+    "of halves": A + 0.5,
+}
+
+
+class Wrong(Agreement):
+    """An agreement that returns something else."""
+
+    def __init__(self, change: Callable[[Tensor], Any]):
+        self.change = change
+
+    def log_p(self, V: Tensor, mu: Tensor, sig2: Tensor) -> Any:
+        return self.change(V)
+
+
+WRONG_LOG_P = (
+    *(Tensor.sum, Tensor.tolist, lambda V: None, lambda V: V, lambda V: V[..., 0], lambda V: V[..., 0, 0, 0]),
+    *(lambda V: V[..., :1, :, 0, 0], lambda V: V[..., 0, 0].long(), lambda V: V[..., 0, 0].double()),
+)
+
+
+def list_unclear() -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Yield names of arguments, what is wrong with them, and calls with them."""
+    for name, (wrong, change) in product(changed(), WRONG.items()):
+        if name != "mu_inp" or wrong not in ("of one axis more", "of other size", "elsewhere"):  # as said of others
+            yield name, wrong, lambda name=name, change=change: route(**changed(**{name: change}))
+    for name in BAD_SETTINGS:
+        for value in BAD_SETTINGS[name]:
+            yield name, f"{value!r}", lambda name=name, value=value: route(**changed() | {name: value})
+    for name, values in (BAD_SETTINGS | BAD_OWN).items():
+        for value in values:
+            sizes = {"d_cov": 3, "d_inp": 4, "d_out": 2, name: value}
+            yield name, f"{value!r} for a layer", lambda sizes=sizes: Routing(**sizes)
+    layer = Routing(3, 4, 2)
+    for value in BAD_SIZES:
+        yield "n_out", f"{value!r} at the call", lambda value=value: layer(A, MU, n_out=value)
+    for wrong, offsets in BAD_OFFSETS.items():
+        yield "offsets", wrong, lambda offsets=offsets: layer.forward_packed(A[0], MU[0], offsets, n_out=5)
+    for wrong, mask in BAD_MASKS.items():
+        yield "mask", wrong, lambda mask=mask: layer(A, MU, mask=mask)
+    for k, change in enumerate(WRONG_LOG_P):
+        yield "agreement", f"log_p {k}", lambda change=change: route(**changed(), agreement=Wrong(change))
+
+
+UNCLEAR = {f"{name}: {wrong}": (name, call) for name, wrong, call in list_unclear()}
+
+
+@pytest.mark.parametrize("case", UNCLEAR)
+def test_errors_name_argument_expected_and_given(case: str) -> None:
+    name, call = UNCLEAR[case]
+    with pytest.raises((TypeError, ValueError), match=rf"^{name}: expected .*, got "):
+        call()
+
+
+def test_numpy_integers_are_sizes() -> None:
+    layer = Routing(np.int64(3), np.int32(4), np.uint8(2), n_inp=np.int64(9), n_kinds=np.int64(3), n_iters=np.int64(2))
+    assert repr(layer) == repr(Routing(3, 4, 2, n_inp=9, n_kinds=3, n_iters=2))
+    assert layer(A, MU, n_out=np.int64(5)).a.shape == route(**changed(), n_iters=np.int64(2)).a.shape == (2, 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32, torch.float64, torch.bfloat16], ids=str)
