@@ -2,10 +2,11 @@
 
     python benchmarks/server_load.py --requests 1000
     python benchmarks/server_load.py --requests 3000 --slow 50
+    python benchmarks/server_load.py --requests 3000 --slow 50 --page
 
-Starts `capsroute serve treebank` on a free port of 127.0.0.1. Clients each send one request after the other: sentences
-that all differ, whose answers are known, and every tenth time one that must be refused. Slow sockets send a byte of a
-request each second. The process stops by itself, at the latest after `--seconds`.
+Starts `capsroute serve treebank`, or the page, on a free port of 127.0.0.1. Clients each send one request after the other:
+sentences that all differ, whose answers are known, and every tenth time one that must be refused. Slow sockets send a byte
+of a request each second. The process stops by itself, at the latest after `--seconds`.
 """
 
 import argparse
@@ -18,11 +19,14 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Any
 
 import psutil
+import torch
 
+from capsroute.lab.demo import handlers
 from capsroute.lab.inference import Predictor
 from records import describe_run, write_json
 
@@ -50,22 +54,29 @@ REFUSED = [  # body and headers, and the status they get
     (b'{"texts": ["a"]}', {"Content-Type": "text/plain"}, 415),
     (b'{"texts": ["a"]}', {"Host": "example.org"}, 421),
     (b'{"texts": ["a"]}', {"Origin": "http://example.org"}, 403),
-    (b" " * (9 << 20), {}, 413),
+    (b" " * (10 << 20), {}, 413),
 ]
+JSON = {"Content-Type": "application/json"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--page", action="store_true", help="the page instead of serve")
     parser.add_argument("--slow", type=int, default=0, help="slow sockets")
     parser.add_argument("--seconds", type=float, default=300, help="stop after this time")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     draw = random.Random(0)
     texts = [f"{k} " + " ".join(draw.choices(WORDS, k=draw.randint(3, 30))) for k in range(args.requests)]
-    expected = [list(p.probabilities.values()) for p in Predictor("treebank")(texts)]
-    command = [sys.executable, "-m", "capsroute", "serve", "treebank", "--port", "0"]
+    if args.page:
+        torch.set_num_threads(1)  # as the page does: otherwise the last digit may differ
+        expected: list[Any] = [handlers.show_sentence(text, handlers.WINNER) for text in texts]
+    else:
+        expected = [list(p.probabilities.values()) for p in Predictor("treebank")(texts)]
+    words = ["demo", "--no-open"] if args.page else ["serve", "treebank"]
+    command = [sys.executable, "-m", "capsroute", *words, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert server.stdout is not None
@@ -81,9 +92,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def load(
-    port: int, process: psutil.Process, texts: list[str], expected: list[list[float]], args: argparse.Namespace
-) -> dict:
+def load(port: int, process: psutil.Process, texts: list[str], expected: list[Any], args: argparse.Namespace) -> dict:
     """Send all requests and return what came of them."""
     begin, counts, memory, lock, done = time.monotonic(), Counter(), [], threading.Lock(), threading.Event()
     slow = [threading.Thread(target=send_slowly, args=(port, done, counts), daemon=True) for _ in range(args.slow)]
@@ -96,8 +105,11 @@ def load(
             if time.monotonic() - begin > args.seconds:
                 return
             try:
-                kind = ask(connection, texts[k], expected[k], k)
-            except OSError as error:
+                if k % EVERY == EVERY - 1:
+                    kind = ask_refused(connection, k // EVERY, args.page)
+                else:
+                    kind = compare((ask_page if args.page else ask)(connection, texts[k]), expected[k])
+            except (OSError, HTTPException) as error:
                 kind = f"lost: {type(error).__name__}"
                 connection.close()
             with lock:
@@ -111,29 +123,57 @@ def load(
     done.set()
     answered = counts["right"] + counts["refused"]
     return {
-        "requests": len(texts), "clients": args.clients, "slow sockets": args.slow,
+        "server": "page" if args.page else "serve", "requests": len(texts), "clients": args.clients, "slow sockets": args.slow,
         "counts": dict(counts), "wrong": counts["wrong"], "lost": len(texts) - answered - counts["wrong"],
         "seconds": round(seconds, 1), "requests per second": round(answered / seconds, 1),
         "memory, MiB, each 100 requests": memory,
     }  # fmt: skip
 
 
-def ask(connection: HTTPConnection, text: str, expected: list[float], k: int) -> str:
-    """Send a request and return whether its answer is right, wrong or a refusal that was expected."""
-    if k % EVERY == EVERY - 1:
-        body, headers, status = REFUSED[k // EVERY % len(REFUSED)]
-        connection.request("POST", "/predict", body, {"Content-Type": "application/json"} | headers)
-        response = connection.getresponse()
-        response.read()
-        return "refused" if response.status == status else "wrong"
-    connection.request("POST", "/predict", json.dumps({"texts": [text]}), {"Content-Type": "application/json"})
+def send(connection: HTTPConnection, path: str, body: Any, headers: dict[str, str] = JSON) -> tuple[int, bytes]:
+    connection.request("POST", path, body, headers)
     response = connection.getresponse()
-    answer = json.loads(response.read())
-    if response.status != 200:
-        return f"lost: {response.status}"
-    (found,) = answer["predictions"]
-    close = [abs(a - b) < 1e-4 for a, b in zip(found["probabilities"].values(), expected, strict=True)]
-    return "right" if all(close) and found["input"] == text else "wrong"
+    return response.status, response.read()
+
+
+def ask(connection: HTTPConnection, text: str) -> tuple[int, Any]:
+    """Return the status and the probabilities that `serve` answers for a text."""
+    status, body = send(connection, "/predict", json.dumps({"texts": [text]}))
+    if status != 200:
+        return status, None
+    (found,) = json.loads(body)["predictions"]
+    return status, list(found["probabilities"].values()) if found["input"] == text else None
+
+
+def ask_page(connection: HTTPConnection, text: str) -> tuple[int, Any]:
+    """Return the status and the HTML that the page answers for a text."""
+    status, body = send(connection, "/gradio_api/call/sentence", json.dumps({"data": [text, handlers.WINNER]}))
+    if status != 200:
+        return status, None
+    connection.request("GET", f"/gradio_api/call/sentence/{json.loads(body)['event_id']}")
+    response = connection.getresponse()
+    *_, last = response.read().decode().strip().split("\n\n")
+    state, answer = last.split("\n")
+    return response.status, json.loads(answer.removeprefix("data: "))[0] if state == "event: complete" else None
+
+
+def ask_refused(connection: HTTPConnection, k: int, page: bool) -> str:
+    """Send a request that must be refused."""
+    refused = [row for row in REFUSED if not page or row[2] in (403, 413, 421)]
+    body, headers, expected = refused[k % len(refused)]
+    status, _ = send(connection, "/gradio_api/call/sentence" if page else "/predict", body, JSON | headers)
+    return "refused" if status == expected else "wrong"
+
+
+def compare(answer: tuple[int, Any], expected: Any) -> str:
+    """Say whether an answer is the one for this text."""
+    status, found = answer
+    if status != 200:
+        return f"lost: {status}"
+    if isinstance(expected, str):
+        return "right" if found == expected else "wrong"
+    close = found and all(abs(a - b) < 1e-4 for a, b in zip(found, expected, strict=True))
+    return "right" if close else "wrong"
 
 
 def send_slowly(port: int, done: threading.Event, counts: Counter) -> None:
