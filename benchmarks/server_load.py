@@ -4,9 +4,9 @@
     python benchmarks/server_load.py --requests 3000 --slow 50
     python benchmarks/server_load.py --requests 3000 --slow 50 --page
 
-Starts `capsroute serve treebank`, or the page, on a free port of 127.0.0.1. Clients each send one request after the other:
-sentences that all differ, whose answers are known, and every tenth time one that must be refused. Slow sockets send a byte
-of a request each second. The process stops by itself, at the latest after `--seconds`.
+Starts `capsroute serve treebank`, or the page, on a free port of 127.0.0.1. Clients each send one request after the
+other: sentences that all differ, whose answers are known, and every tenth time one that must be refused. Slow sockets
+send a byte of a request each second. The process stops by itself, at the latest after `--seconds`.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def load(port: int, process: psutil.Process, texts: list[str], expected: list[An
                 if k % EVERY == EVERY - 1:
                     kind = ask_refused(connection, k // EVERY, args.page)
                 else:
-                    kind = compare((ask_page if args.page else ask)(connection, texts[k]), expected[k])
+                    kind = compare((ask_page if args.page else ask)(connection, texts[k], number), expected[k])
             except (OSError, HTTPException) as error:
                 kind = f"lost: {type(error).__name__}"
                 connection.close()
@@ -123,7 +123,8 @@ def load(port: int, process: psutil.Process, texts: list[str], expected: list[An
     done.set()
     answered = counts["right"] + counts["refused"]
     return {
-        "server": "page" if args.page else "serve", "requests": len(texts), "clients": args.clients, "slow sockets": args.slow,
+        "server": "page" if args.page else "serve",
+        "requests": len(texts), "clients": args.clients, "slow sockets": args.slow,
         "counts": dict(counts), "wrong": counts["wrong"], "lost": len(texts) - answered - counts["wrong"],
         "seconds": round(seconds, 1), "requests per second": round(answered / seconds, 1),
         "memory, MiB, each 100 requests": memory,
@@ -136,7 +137,7 @@ def send(connection: HTTPConnection, path: str, body: Any, headers: dict[str, st
     return response.status, response.read()
 
 
-def ask(connection: HTTPConnection, text: str) -> tuple[int, Any]:
+def ask(connection: HTTPConnection, text: str, _: int) -> tuple[int, Any]:
     """Return the status and the probabilities that `serve` answers for a text."""
     status, body = send(connection, "/predict", json.dumps({"texts": [text]}))
     if status != 200:
@@ -145,9 +146,10 @@ def ask(connection: HTTPConnection, text: str) -> tuple[int, Any]:
     return status, list(found["probabilities"].values()) if found["input"] == text else None
 
 
-def ask_page(connection: HTTPConnection, text: str) -> tuple[int, Any]:
-    """Return the status and the HTML that the page answers for a text."""
-    status, body = send(connection, "/gradio_api/call/sentence", json.dumps({"data": [text, handlers.WINNER]}))
+def ask_page(connection: HTTPConnection, text: str, client: int) -> tuple[int, Any]:
+    """Return the status and the HTML that the page answers for a text; each client has a session, as browsers do."""
+    question = {"data": [text, handlers.WINNER], "session_hash": f"client-{client}"}
+    status, body = send(connection, "/gradio_api/call/sentence", json.dumps(question))
     if status != 200:
         return status, None
     connection.request("GET", f"/gradio_api/call/sentence/{json.loads(body)['event_id']}")

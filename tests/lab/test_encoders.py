@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -376,3 +377,10 @@ def test_pretrained_model() -> None:
     mean = (embs[:, :, -1] * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)  # [b, d_emb]
     similar = torch.nn.functional.cosine_similarity(mean[:1], mean)
     assert similar[1] > 0.7 > 0.3 > similar[2]
+
+
+def test_threads_tokenize_at_once(encoders: dict[str, Encoder]) -> None:
+    """The environment belongs to all threads: one restored it while another was changing it."""
+    texts = [[f"a fine film {k}"] for k in range(400)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(encoders["bert"].tokenize, texts)) == [encoders["bert"].tokenize(t) for t in texts]

@@ -1,6 +1,7 @@
 """Any model of the `transformers` library as a frozen encoder: every token's hidden state at every depth."""
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from os import PathLike, fspath
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ VERSION = 1  # of the numbers: raise it when the same model and text give others
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEFAULT_MAX_TOKENS = 1024  # for models that set no limit
 REPLACEMENT = "\ufffd"
+TOKENIZING = threading.Lock()  # the environment is that of all threads
 
 
 class Tokens(NamedTuple):
@@ -120,7 +122,7 @@ class Encoder:
         if not clean:
             return []
         # tokenizers must start no threads: a process that forks after they did is warned, and could hang
-        with set_environment(TOKENIZERS_PARALLELISM="false"):
+        with TOKENIZING, set_environment(TOKENIZERS_PARALLELISM="false"):
             found = self.tokenizer(clean, truncation=True, max_length=self.max_tokens, verbose=False)
         return list(zip(clean, found.encodings, strict=True))
 
