@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .credit import Credit, credit
 from .layers import Routing, check_mask
 from .routing import Capsules
+from .routing.checks import check_integer
 from .routing.packing import check_offsets
 
 Features = Tensor | Sequence[Tensor]
@@ -22,7 +23,7 @@ SHARPNESS = 3.0
 """Factor of the parts' scores: around zero the logistic function tells them hardly apart."""
 BETA_SCALE = 4.0
 """Factor of benefits and costs, which lets them keep up with the other weights at one learning rate."""
-EPS = 1.0
+EPS = 0.1
 """Least variance of a class: at first agreement changes little, and grows as the network learns larger votes."""
 
 
@@ -56,7 +57,7 @@ class RoutingHead(nn.Module):
         n_kinds: int | None = None,
         n_parts: int = 64,
         d_cov: int = 1,
-        d_part: int = 1,
+        d_part: int = 4,
         d_out: int = 2,
         d_hidden: int = 64,
         layers: int = 1,
@@ -66,6 +67,11 @@ class RoutingHead(nn.Module):
         impl: str = "auto",
     ):
         super().__init__()
+        d_inp, n_classes, n_parts, d_hidden = (
+            check_integer(name, size)
+            for name, size in (("d_inp", d_inp), ("n_classes", n_classes), ("n_parts", n_parts), ("d_hidden", d_hidden))
+        )
+        n_kinds = n_kinds if n_kinds is None else check_integer("n_kinds", n_kinds)
         if layers not in (1, 2):
             raise ValueError(f"layers: expected 1 or 2, got {layers}")
         if coordinates and n_kinds is not None:
@@ -75,8 +81,7 @@ class RoutingHead(nn.Module):
         self.embed = nn.Sequential(nn.Linear(d_inp + 2 * coordinates, d_hidden), nn.SiLU(), nn.LayerNorm(d_hidden))
         self.kind_emb = None if n_kinds is None else nn.Parameter(torch.empty(n_kinds, 1, d_hidden))
         self.attend = nn.Linear(d_hidden, n_parts, bias=False)
-        self.compute_a = nn.Linear(d_hidden, n_parts)
-        self.compute_mu = nn.Linear(d_hidden, n_parts * d_cov * d_part)
+        self.describe = nn.Linear(d_hidden, n_parts * (1 + d_cov * d_part))  # a part's score, and its capsule
         sizes = [n_parts * (n_kinds or 1), *([n_capsules] if layers == 2 else []), n_classes]
         self.routings = nn.ModuleList()
         for k, (n_inp, n_out) in enumerate(pairwise(sizes)):
@@ -93,7 +98,13 @@ class RoutingHead(nn.Module):
             nn.init.zeros_(self.kind_emb)
 
     def forward(
-        self, x: Features, *, mask: Tensor | None = None, offsets: Tensor | None = None, batch: Tensor | None = None
+        self,
+        x: Features,
+        *,
+        mask: Tensor | None = None,
+        offsets: Tensor | None = None,
+        batch: Tensor | None = None,
+        n_samples: int | None = None,
     ) -> Capsules:
         """Return the class capsules: scores `a [..., j]`, which `cross_entropy` takes, `mu` and `sig2 [..., j, c, h]`.
 
@@ -104,8 +115,9 @@ class RoutingHead(nn.Module):
             offsets: Start of each sample and the end of the last one, `[samples + 1]`, where samples of different
                 sizes lie one after the other: `x` is `[n, d]`, `[k, n, d]` or a list of `[n, d]`.
             batch: The sample of each place instead, `[n]` in ascending order, as PyTorch Geometric has it.
+            n_samples: Number of samples in `batch`, if the last ones may have no places.
         """
-        a, mu, _ = self.parts(x, mask=mask, offsets=offsets, batch=batch)
+        a, mu, _ = self.parts(x, mask=mask, offsets=offsets, batch=batch, n_samples=n_samples)
         first, *others = self.routings
         out = first(a, mu)
         for routing in others:
@@ -113,13 +125,25 @@ class RoutingHead(nn.Module):
         return out
 
     def logits(
-        self, x: Features, *, mask: Tensor | None = None, offsets: Tensor | None = None, batch: Tensor | None = None
+        self,
+        x: Features,
+        *,
+        mask: Tensor | None = None,
+        offsets: Tensor | None = None,
+        batch: Tensor | None = None,
+        n_samples: int | None = None,
     ) -> Tensor:
         """Return the class scores alone, `[..., j]`."""
-        return self(x, mask=mask, offsets=offsets, batch=batch).a
+        return self(x, mask=mask, offsets=offsets, batch=batch, n_samples=n_samples).a
 
     def credit(
-        self, x: Features, *, mask: Tensor | None = None, offsets: Tensor | None = None, batch: Tensor | None = None
+        self,
+        x: Features,
+        *,
+        mask: Tensor | None = None,
+        offsets: Tensor | None = None,
+        batch: Tensor | None = None,
+        n_samples: int | None = None,
     ) -> Credit:
         """Return how much each class used of each part at each place; `net` sums to the scores.
 
@@ -127,7 +151,7 @@ class RoutingHead(nn.Module):
         `[..., k, m, n, j]`, for a feature map `[b, m, rows, columns, j]`. Samples that lie one after the other are
         padded, `[samples, m, n, j]`, and padding has no credit.
         """
-        a, mu, attention = self.parts(x, mask=mask, offsets=offsets, batch=batch)
+        a, mu, attention = self.parts(x, mask=mask, offsets=offsets, batch=batch, n_samples=n_samples)
         *shares, scores = credit(self.routings, (a, mu))
         kinds = (self.n_parts,) if self.n_kinds is None else (self.n_kinds, self.n_parts)
         places = tuple(x.shape[2:]) if isinstance(x, Tensor) and self._is_map(x) else (attention.shape[-1],)
@@ -135,12 +159,26 @@ class RoutingHead(nn.Module):
         return Credit(*(t.unflatten(-2, places).unflatten(scores.ndim - 1, kinds) for t in shares), scores=scores)
 
     def parts(
-        self, x: Features, *, mask: Tensor | None = None, offsets: Tensor | None = None, batch: Tensor | None = None
+        self,
+        x: Features,
+        *,
+        mask: Tensor | None = None,
+        offsets: Tensor | None = None,
+        batch: Tensor | None = None,
+        n_samples: int | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the inputs of routing, `a [..., i]` and `mu [..., i, c, d]`, and where they are, `[..., i, n]`."""
         places, mask = self._find_places(x, mask)
-        if offsets is not None or batch is not None:
-            places, mask = pad_samples(places, mask, offsets, batch)
+        if batch is not None:
+            if offsets is not None or mask is not None:
+                raise ValueError("mask, offsets, batch: expected one of them, got more")
+            offsets = find_offsets(batch, places.shape[-2], n_samples)
+        elif n_samples is not None:
+            raise ValueError("n_samples: expected only with batch")
+        if offsets is not None:
+            places, mask = pad_samples(places, mask, offsets)
+        elif mask is None and places.shape[-2] == 0:
+            mask = places.new_zeros((*places.shape[:-3], 0), dtype=torch.bool)  # [..., n]
         if mask is not None:
             mask = check_mask(mask, places[..., 0, :, 0])[..., None, :, None]  # [..., 1, n, 1]
             places = places.masked_fill(~mask, 0.0)  # padding may hold anything, even NaN
@@ -150,14 +188,16 @@ class RoutingHead(nn.Module):
         fit = self.attend(hidden)
         if mask is not None:
             fit = fit.masked_fill(~mask, torch.finfo(fit.dtype).min)
-        attention = fit.softmax(-2).to(hidden.dtype)  # [..., k, n, m]
-        a = SHARPNESS * (attention * self.compute_a(hidden)).sum(-2)  # [..., k, m]
-        values = self.compute_mu(hidden).unflatten(-1, (self.n_parts, -1))  # [..., k, n, m, c * d]
-        mu = torch.einsum("...nm,...nmv->...mv", attention, values).unflatten(-1, self.capsule)
+        attention = fit.mT.softmax(-1).to(hidden.dtype)  # [..., k, m, n]
+        # describing a part's mean place equals the mean of descriptions, at a fraction of the products
+        mean = attention @ hidden  # [..., k, m, hidden]
+        weight, bias = (t.unflatten(0, (self.n_parts, -1)) for t in (self.describe.weight, self.describe.bias))
+        found = torch.einsum("...mh,mvh->...mv", mean, weight) + bias
+        a, mu = SHARPNESS * found[..., 0], found[..., 1:].unflatten(-1, self.capsule)
         if mask is not None:
-            a = a.masked_fill(~mask.any(-2), -torch.inf)  # a sample without places has no parts
-            attention = attention * mask
-        return a.flatten(-2), mu.flatten(-4, -3), attention.transpose(-1, -2).flatten(-3, -2)
+            there = mask.any(-2)  # [..., 1, 1]; a sample without places has no parts
+            a, attention = a.masked_fill(~there, -torch.inf), attention * mask.mT
+        return a.flatten(-2), mu.flatten(-4, -3), attention.flatten(-3, -2)
 
     def extra_repr(self) -> str:
         d_cov, d_part = self.capsule
@@ -172,6 +212,9 @@ class RoutingHead(nn.Module):
         if not isinstance(x, Tensor):
             if self.n_kinds is None:
                 raise TypeError(f"x: expected a tensor, for the head has no n_kinds, got {type(x).__name__}")
+            if len(x) != self.n_kinds or len({t.shape for t in x}) > 1:
+                got = [list(t.shape) for t in x]
+                raise ValueError(f"x: expected {self.n_kinds} hidden states of one shape, got shapes {got}")
             x = torch.stack(list(x), -3)
         shape, d_inp, n_kinds = list(x.shape), self.d_inp, self.n_kinds
         is_map = self._is_map(x)
@@ -199,17 +242,26 @@ def append_coordinates(x: Tensor) -> Tensor:
     return torch.cat([x, rows[:, None].expand(shape), columns.expand(shape)], 1)
 
 
-def pad_samples(x: Tensor, mask: Tensor | None, offsets: Tensor | None, batch: Tensor | None) -> tuple[Tensor, Tensor]:
+def find_offsets(batch: Tensor, n: int, n_samples: int | None) -> Tensor:
+    """Return where samples start and the last one ends, `[samples + 1]`, from the sample of each of `n` places."""
+    if batch.is_floating_point() or batch.dtype == torch.bool:
+        raise TypeError(f"batch: expected a tensor of integers, got {batch.dtype}")
+    if batch.shape != (n,) or (batch.diff() < 0).any():
+        raise ValueError(f"batch: expected [{n}] in ascending order, got shape {list(batch.shape)}")
+    if n and batch[0] < 0:
+        raise ValueError(f"batch: expected samples from 0 on, got {int(batch[0])}")
+    sizes = batch.bincount(minlength=n_samples or 0)
+    if n_samples is not None and len(sizes) > n_samples:
+        raise ValueError(f"n_samples: expected at least {len(sizes)}, got {n_samples}")
+    return F.pad(sizes.cumsum(0), (1, 0))
+
+
+def pad_samples(x: Tensor, mask: Tensor | None, offsets: Tensor) -> tuple[Tensor, Tensor]:
     """Return samples that lie one after the other in `x [k, n, d]` as `[samples, k, n, d]`, and their mask."""
-    if mask is not None or (offsets is not None and batch is not None):
+    if mask is not None:
         raise ValueError("mask, offsets, batch: expected one of them, got more")
     if x.ndim != 3:
         raise ValueError(f"x: expected the places of all samples on one axis, got shape {list(x.shape)}")
-    if batch is not None:
-        if batch.shape != x.shape[1:2] or (batch.diff() < 0).any():
-            raise ValueError(f"batch: expected {list(x.shape[1:2])} in ascending order, got shape {list(batch.shape)}")
-        offsets = F.pad(batch.bincount().cumsum(0), (1, 0))
-    assert offsets is not None
     lengths = check_offsets(offsets, x.shape[1], 1).to(x.device)
     starts = lengths.cumsum(0) - lengths
     places = torch.arange(int(lengths.max()) if len(lengths) else 0, device=x.device)

@@ -14,6 +14,9 @@ from .routing.api import check_settings
 from .routing.checks import check_choice, check_integer, check_positive, check_tensor
 from .routing.mapping import is_transforming
 
+MEAN_RATE = 0.1
+"""Factor of the mean over kinds of benefits and costs, where initial values are random."""
+
 
 class Routing(nn.Module):
     """Routes any number of input capsules to output capsules, by agreement.
@@ -34,7 +37,8 @@ class Routing(nn.Module):
         agreement: `"gaussian"`, `"kmeans"` or an `Agreement` of your own.
         eps: Added to the data each output uses and to its variances.
         init: Initial values, `"paper"` or `"random"`: benefits and costs are random, so that inputs get gradients from
-            the first step on.
+            the first step on. They sum to zero over kinds, and steps of an optimiser move their mean over kinds by a
+            tenth of what they move its differences, for every input adds to what the mean does to a score.
         beta_scale: Factor of benefits and costs. One above 1 makes steps of an optimiser larger for them.
         impl: Implementation, see [`route`][capsroute.route].
     """
@@ -86,7 +90,7 @@ class Routing(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise as in the paper: weights normal, scaled by 1 / d_inp; everything else zero.
 
-        With `init="random"`, benefits and costs are normal with a standard deviation of 0.1.
+        With `init="random"`, benefits and costs are normal with a standard deviation of 0.1, less the mean over kinds.
         """
         scales = {"W": 1 / self.d_inp, "B": 0.0, "B_brk": 0.0}
         scales |= dict.fromkeys(("beta_use", "beta_ign"), 0.1 if self.init == "random" else 0.0)
@@ -94,6 +98,8 @@ class Routing(nn.Module):
             p = getattr(self, name, None)
             if p is not None:
                 value = nn.init.normal_(torch.empty_like(p), std=scale) if scale else torch.zeros_like(p)
+                if scale and name != "W" and self.n_kinds > 1:
+                    value = value - value.mean(0)
                 with torch.no_grad():  # a parametrized tensor is computed: it takes values by assignment
                     setattr(self, name, value) if is_parametrized(self, name) else p.copy_(value)
 
@@ -180,11 +186,14 @@ class Routing(nn.Module):
             masked = ~check_mask(mask, a_inp)
             a_inp, mu_inp = a_inp.masked_fill(masked, -torch.inf), mu_inp.masked_fill(masked[..., None, None], 0.0)
         B = self.B if self.n_out is not None and n_out is None else self._spread_biases(n_inp, n_out)
-        beta_use = self.beta_use
-        betas = {"beta_use": beta_use, "beta_ign": beta_use if self.tie_betas else self.beta_ign}
-        if self.beta_scale != 1:
-            betas = {name: beta * self.beta_scale for name, beta in betas.items()}
+        beta_use = self._scale_beta(self.beta_use)
+        betas = {"beta_use": beta_use, "beta_ign": beta_use if self.tie_betas else self._scale_beta(self.beta_ign)}
         return {"a_inp": a_inp, "mu_inp": mu_inp, "W": self.W, "B": B, **betas}
+
+    def _scale_beta(self, beta: Tensor) -> Tensor:
+        if self.init == "random" and self.n_kinds > 1:
+            beta = beta - (1 - MEAN_RATE) * beta.mean(0)
+        return beta if self.beta_scale == 1 else beta * self.beta_scale
 
     def _spread_biases(self, n_inp: int, n_out: int | None) -> Tensor:
         if self.n_out is not None:
