@@ -7,9 +7,10 @@ The protocol, written before the first run that it describes:
 - **Training**: AdamW with PyTorch's defaults, a constant rate, no groups, no clipping, batches of 32. A seed gives the
   initial weights and the order of samples, which is the same for all heads.
 - **Rates**: 3e-4, 1e-3, 3e-3 and 1e-2 for every head and task. The one whose mean accuracy over seeds 0 and 1 is the
-  highest on validation after all steps is chosen. There are five seeds at the chosen rate, at 1e-3 and at 3e-3.
+  highest on validation after all steps is chosen. There are five seeds at the chosen rate and, for `RoutingHead` and
+  attention pooling, at 1e-3 and at 3e-3.
 - **Accuracy** is measured after 100 and 300 steps and at the end, on validation. Weights of these moments are kept, and
-  read the test split once all runs are done: at the chosen rate, at 1e-3 and at 3e-3. Test data choose nothing.
+  read the test split once all runs are done, where there are five seeds. Test data choose nothing.
 - **Robustness**: at the end, test samples without 30% of their places, and test samples with as many places of another
   sample in addition.
 - **Time** of a training step of trunk and head is the median of 40, heads in turn in one process, on one core.
@@ -23,6 +24,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from itertools import product
@@ -34,9 +36,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heads_models import HEADS, count, make_head
+from heads_report import FOLDER, write_report, write_runs
 from heads_tasks import TASKS, Convolutions, Split, Task, load_splits
+from records import describe_run, write_json
 
 RATES, FIXED = (3e-4, 1e-3, 3e-3, 1e-2), (1e-3, 3e-3)
+FIXED_FOR = ("routing", "attention")
 SEEDS, FIRST_SEEDS = range(5), range(2)
 BATCH = 32
 MOMENTS = (100, 300)  # steps after which accuracy is measured, besides the last one
@@ -123,8 +128,12 @@ def wanted_runs(rows: list[dict[str, Any]], name: str, head: str) -> Iterator[tu
     first = [run for run in product(RATES, FIRST_SEEDS) if run not in done]
     yield from first
     if not first:
-        rates = sorted({*FIXED, choose_rate(rows, name, head)})
-        yield from (run for run in product(rates, SEEDS) if run not in done)
+        yield from (run for run in product(final_rates(rows, name, head), SEEDS) if run not in done)
+
+
+def final_rates(rows: list[dict[str, Any]], name: str, head: str) -> list[float]:
+    """Return the rates at which all seeds are trained and tested."""
+    return sorted({choose_rate(rows, name, head), *(FIXED if head in FIXED_FOR else ())})
 
 
 def run_all(names: list[str], heads: list[str], data: Path) -> None:
@@ -161,7 +170,7 @@ def test_all(names: list[str], heads: list[str], data: Path) -> None:
     for name in names:
         splits = load_splits(name, data, WORK / "data")
         for head in heads:
-            rates = {*FIXED, choose_rate(rows, name, head)}
+            rates = final_rates(rows, name, head)
             for row in (r for r in rows if (r["task"], r["head"]) == (name, head) and r["rate"] in rates):
                 run = f"{name}-{head}-{row['rate']:g}-{row['seed']}"
                 path = WORK / "tests" / f"{run}.json"
@@ -182,7 +191,7 @@ def measure_times(names: list[str], data: Path, n_repeats: int = 40) -> dict[str
     found = {}
     for name in [*names, "tokens"]:
         if name == "tokens":  # 200 of 384 features
-            task, x, mask = Task(name, 5, load=lambda _: [], n_steps=0), torch.randn(BATCH, 200, 384), None
+            task, x = Task(name, name, 5, load=lambda _: [], n_steps=0), torch.randn(BATCH, 200, 384)
             mask, y = torch.ones(BATCH, 200, dtype=torch.bool), torch.randint(5, (BATCH,))
         else:
             task, training = TASKS[name], load_splits(name, data, WORK / "data")[0]
@@ -206,14 +215,35 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="TASK")
     parser.add_argument("--heads", nargs="+", default=list(HEADS), choices=list(HEADS), metavar="HEAD")
     parser.add_argument("--data", type=Path, default=os.environ.get("CAPSROUTE_DATA", "data"))
-    stages = parser.add_mutually_exclusive_group()
     for stage, words in STAGES.items():
-        stages.add_argument(f"--{stage}", action="store_true", help=f"only {words}")
+        parser.add_argument(f"--{stage}", action="store_true", help=f"{words}, and only what else is asked for")
     options = parser.parse_args()
-    wanted = [stage for stage in STAGES if getattr(options, stage)] or list(STAGES)
+    wanted = [stage for stage in STAGES if getattr(options, stage)] or [stage for stage in STAGES if stage != "check"]
     torch.set_num_threads(1)
     if "train" in wanted:
         run_all(options.tasks, options.heads, options.data)
+    if "test" in wanted:
+        test_all(options.tasks, options.heads, options.data)
+        collect_runs()
+    if "times" in wanted:
+        record = describe_run("cpu", 0, None) | {"milliseconds": measure_times(options.tasks, options.data)}
+        write_json(record, FOLDER / "record.json")
+    if "report" in wanted:
+        print("\n".join(write_report()))
+    if "check" in wanted and (wrong := write_report(check=True)):
+        sys.exit("\n".join(wrong))
+
+
+def collect_runs() -> None:
+    """Write the rows of all runs, trained and tested, as one file."""
+    rows, tests = read_runs(), read_tests()
+    for row in rows:
+        tested = tests.get((row["task"], row["head"], row["rate"], row["seed"]), {})
+        row["chosen"] = bool(tested) and row["rate"] == choose_rate(rows, row["task"], row["head"])
+        row |= {name: value for name, value in tested.items() if name.startswith("test_")}
+    order = {name: k for k, name in enumerate([*TASKS, *HEADS])}
+    rows.sort(key=lambda r: (order[r["task"]], order[r["head"]], r["rate"], r["seed"]))
+    write_runs(rows)
 
 
 STAGES = {

@@ -34,6 +34,7 @@ class Task(NamedTuple):
     """What to learn, and for how long."""
 
     title: str
+    short: str
     n_classes: int
     load: Callable[[Path], list[Split]]  # from a folder of data, as `CAPSROUTE_DATA` names one
     n_steps: int
@@ -178,7 +179,7 @@ def drop_neutral(splits: list[Split]) -> list[Split]:
 
 
 def encode(name: Path, texts: list[tuple[list[str], list[int]]], depths: tuple[int, ...]) -> list[Split]:
-    """Return hidden states `[b, k, n, d]` of texts, or `[b, n, d]` of one depth, in half precision, standardised by those for training."""
+    """Return hidden states `[b, k, n, d]` of texts, or `[b, n, d]` of one depth, standardised by those for training."""
     from capsroute.lab.encoders import Encoder
 
     encoder, found, mean, std = Encoder(name, max_tokens=MAX_TOKENS), [], torch.tensor(0.0), torch.tensor(1.0)
@@ -192,7 +193,7 @@ def encode(name: Path, texts: list[tuple[list[str], list[int]]], depths: tuple[i
                 flat[k] = own[here].half()  # [n, k, d]
         if not found:
             sample = torch.cat(flat[:2000]).float()
-            mean, std = sample.mean(0), sample.std(0)
+            mean, std = sample.mean(0), sample.std(0).clamp(min=1e-3)  # a feature may be constant
         flat = [((states - mean) / std).half() for states in flat]
         lengths = torch.tensor([len(states) for states in flat])
         x = pad_sequence(flat, batch_first=True).movedim(2, 1).contiguous()  # [b, k, n, d]
@@ -212,14 +213,14 @@ def cut(*sizes: int) -> list[slice]:
 
 
 TASKS = {
-    "patches": Task("digits, patches", 10, load_patches, 600),
-    "digits": Task("digits, feature maps", 10, load_digits, 600, n_channels=1),
-    "toys": Task("rendered toys, feature maps", 5, load_toys, 600, n_channels=2),
-    "points": Task("points in toys", 5, load_points, 600),
-    "sets": Task("parts that must agree", 3, load_sets, 600),
-    "treebank": Task("generated reviews, tiny encoder", 5, load_treebank, 600, n_kinds=2),
-    "sst5": Task("SST-5, frozen MiniLM", 5, load_sst, 801),
-    "sst2": Task("SST-2, frozen MiniLM", 2, lambda folder: drop_neutral(load_sst(folder)), 648),
+    "patches": Task("digits, patches", "patches", 10, load_patches, 600),
+    "digits": Task("digits, feature maps", "digits", 10, load_digits, 600, n_channels=1),
+    "toys": Task("rendered toys, feature maps", "toys", 5, load_toys, 600, n_channels=2),
+    "points": Task("points in toys", "points", 5, load_points, 600),
+    "sets": Task("parts that must agree", "sets", 3, load_sets, 600),
+    "treebank": Task("generated reviews, tiny encoder", "reviews", 5, load_treebank, 600, n_kinds=2),
+    "sst5": Task("SST-5, frozen MiniLM", "SST-5", 5, load_sst, 801),
+    "sst2": Task("SST-2, frozen MiniLM", "SST-2", 2, lambda folder: drop_neutral(load_sst(folder)), 648),
 }
 
 

@@ -39,6 +39,16 @@ def test_own_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed["credit of a stray part"] < printed["credit of a part"] / 2
 
 
+@pytest.mark.parametrize("name", ["audio", "images", "points", "text"])
+def test_heads(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    example = f"head_{name}.py"
+    printed = run(example, capsys)
+    assert printed["accuracy before"] < 0.6 < 0.8 < printed["accuracy after"]
+    telling, other = (value for words, value in printed.items() if words.startswith("credit of"))
+    assert telling > max(0, other)
+    assert len((EXAMPLES / example).read_text().splitlines()) <= 40
+
+
 def test_own_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     printed = run("own_data.py", capsys, str(tmp_path))
     assert learned(printed)
