@@ -67,10 +67,9 @@ def load_digits(_: Path) -> list[Split]:
     """Return scikit-learn's digits, 8x8 pixels: 1,000 for training, 297 for validation, 500 for the test."""
     from sklearn.datasets import load_digits as read_digits
 
-    data = read_digits()
-    order = np.random.default_rng(0).permutation(len(data.target))
-    x = torch.tensor(data.images[order], dtype=torch.float32)[:, None] / 8 - 1
-    y = torch.tensor(data.target[order])
+    pixels, labels = map(torch.from_numpy, read_digits(return_X_y=True))
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)))
+    x, y = pixels[order].float().view(-1, 1, 8, 8) / 8 - 1, labels[order]
     return [Split(x[part], everywhere(len(y[part]), 16), y[part]) for part in cut(1000, 297, 500)]
 
 

@@ -1,6 +1,7 @@
 """A routing head on the hidden states of a Hugging Face encoder, here a tiny one, trained by its `Trainer`."""
 
 import tempfile
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ class Classifier(nn.Module):
 set_seed(0)
 ids, labels, mask = torch.randint(3, 40, (1000, 12)), torch.randint(3, (1000,)), torch.ones(1000, 12).long()
 ids[:, 4] = labels  # words 0 to 2 tell the class
-rows = [{"input_ids": i, "attention_mask": m, "labels": y} for i, m, y in zip(ids, mask, labels, strict=True)]
+rows: Any = [{"input_ids": i, "attention_mask": m, "labels": y} for i, m, y in zip(ids, mask, labels, strict=True)]
 config = BertConfig(vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
 model = Classifier(BertModel(config, add_pooling_layer=False), RoutingHead(32, n_classes=3, n_kinds=3))
 with tempfile.TemporaryDirectory() as folder:
@@ -36,5 +37,4 @@ with tempfile.TemporaryDirectory() as folder:
     scores, net = map(torch.from_numpy, trainer.predict(rows[700:]).predictions)
 worth = for_class(net, scores)  # [b, words]
 print("accuracy after:", (scores.argmax(-1) == labels[700:]).double().mean().item())
-print("credit of the word that tells:", worth[:, 4].mean().item())
-print("credit of another word:", worth[:, 5:].mean().item())
+print(f"credit of the word that tells: {worth[:, 4].mean():.3f}\ncredit of another: {worth[:, 5:].mean():.3f}")
