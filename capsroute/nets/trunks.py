@@ -39,6 +39,9 @@ class Vectors(nn.Module):
 class Convolutions(nn.Module):
     """Finds features in images by pairs of 3x3 convolutions, the second of each halving rows and columns.
 
+    They see each image as it is, and with every channel standardised. There colours say little and shapes much, so that
+    few images are enough to learn from.
+
     Args:
         n_channels: Channels of an image; those of several images of one thing come one after the other.
         n_pairs: Number of pairs.
@@ -50,10 +53,11 @@ class Convolutions(nn.Module):
     def __init__(self, n_channels: int, n_pairs: int = 3, d_out: int = 64):
         super().__init__()
         self.d_out = d_out
+        self.standardise = nn.InstanceNorm2d(n_channels)
         layers: list[nn.Module] = []
         for k in range(2 * n_pairs):
             inner = d_out if k > 1 else d_out // 2
-            before = n_channels if k == 0 else d_out if k > 2 else d_out // 2
+            before = 2 * n_channels if k == 0 else d_out if k > 2 else d_out // 2
             layers += [nn.BatchNorm2d(before), nn.Conv2d(before, inner, 3, stride=1 + k % 2, padding=1), nn.SiLU()]
         if n_pairs == 1:
             layers += [nn.Conv2d(d_out // 2, d_out, 1), nn.SiLU()]
@@ -61,7 +65,7 @@ class Convolutions(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Features:
         """Return the feature map `[b, d_out, rows, columns]` of images `[b, n_channels, m, n]` in 0..1."""
-        return self.convolve(x), None
+        return self.convolve(torch.cat([x, self.standardise(x)], 1)), None
 
 
 class Words(nn.Module):

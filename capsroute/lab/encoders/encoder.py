@@ -39,6 +39,7 @@ class Encoder:
         precision: `"fp32"`, `"bf16"` or `"fp16"`, of the weights and of the result; on a CPU of the result alone.
         device: Where it runs.
         max_tokens: Longer texts are truncated; the model's limit by default.
+        revision: Commit on the hub; the newest by default.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Encoder:
         precision: str = "fp32",
         device: str | torch.device = "cpu",
         max_tokens: int | None = None,
+        revision: str | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"precision: expected one of {list(PRECISIONS)}, got {precision!r}")
@@ -56,7 +58,8 @@ class Encoder:
         self.batch_tokens = 1 << 11 if self.device.type == "cpu" else 1 << 14  # per pass: few enough for CPU caches
         # on some CPUs torch's half precision ends the process with an illegal instruction
         inner = torch.float32 if self.device.type == "cpu" else self.dtype
-        self.tokenizer, model, self._identify = load_model(self.name, inner)
+        self.tokenizer, model, self._identify = load_model(self.name, inner, revision)
+        self.revision: str | None = getattr(model.config, "_commit_hash", None)
         limit = _token_limit(self.tokenizer, model)
         least = 1 + self.tokenizer.num_special_tokens_to_add()
         if max_tokens is not None and not least <= max_tokens <= limit:

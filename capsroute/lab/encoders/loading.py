@@ -22,8 +22,8 @@ REASONS = {  # in place of words that advise to unpickle, or to load a part
 SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".jinja")  # of the files that make a model
 
 
-def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any, Callable[[], str]]:
-    """Load a model from a folder, the local cache of downloads, or else the Hugging Face hub.
+def load_model(name: str, dtype: torch.dtype, revision: str | None = None) -> tuple[Any, Any, Callable[[], str]]:
+    """Load a model from a folder, the local cache of downloads, or else the Hugging Face hub, there at a revision.
 
     Returns:
         The tokenizer, the model, and a function that returns a string that changes with either of them.
@@ -33,16 +33,16 @@ def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any, Callable[[], st
         if not (folder / "config.json").is_file():
             expected = "the folder of a model in the format of `transformers`"
             raise UserError(f"encoder: expected {expected}, {name} has no config.json")
-        return *_load(str(folder), dtype, local=True), cache(lambda: _hash_files(folder))
+        return *_load(str(folder), dtype, None, local=True), cache(lambda: hash_files(folder))
     if folder.is_absolute() or name.startswith(".") or folder.exists() or name.count("/") > 1:
         raise UserError(f"encoder: expected the folder of a model, found none at {name}")
     try:
-        tokenizer, model = _load(name, dtype, local=True)
+        tokenizer, model = _load(name, dtype, revision, local=True)
     except UserError as error:
         if not isinstance(error.__cause__, OSError):
             raise
         _check_hub(name)
-        tokenizer, model = _load(name, dtype, local=False)
+        tokenizer, model = _load(name, dtype, revision, local=False)
     commit = getattr(model.config, "_commit_hash", None)
     return tokenizer, model, lambda: f"{name}@{commit}"
 
@@ -67,16 +67,17 @@ def silence_transformers(progress: bool = False) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _load(name: str, dtype: torch.dtype, *, local: bool) -> tuple[Any, Any]:
+def _load(name: str, dtype: torch.dtype, revision: str | None, *, local: bool) -> tuple[Any, Any]:
     try:
         with silence_transformers(progress=not local):
             from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 
-            check_repeated(PreTrainedConfig.get_config_dict(name, local_files_only=local)[0], "config.json")
-            tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
+            options: dict[str, Any] = {"revision": revision, "local_files_only": local}
+            check_repeated(PreTrainedConfig.get_config_dict(name, **options)[0], "config.json")
+            tokenizer = AutoTokenizer.from_pretrained(name, **options)
             # a checkpoint without safetensors is unpickled with weights_only, which runs no code
             model, report = AutoModel.from_pretrained(
-                name, dtype=dtype, local_files_only=local, weights_only=True, output_loading_info=True
+                name, dtype=dtype, weights_only=True, output_loading_info=True, **options
             )
     except (UserError, ModuleNotFoundError, torch.OutOfMemoryError):
         raise
@@ -108,7 +109,7 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
-def _hash_files(folder: Path) -> str:
+def hash_files(folder: Path) -> str:
     total = hashlib.blake2b(digest_size=16)
     for path in sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in SUFFIXES):
         with path.open("rb") as file:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from .features import FeaturePreprocessing
 from .images import ImagePreprocessing
 from .sets import SetPreprocessing
 from .texts import TextPreprocessing
@@ -15,6 +16,7 @@ Inputs = tuple[Tensor, Tensor | None]
 """Arguments of a classifier: its inputs, and their mask where it takes one."""
 KINDS: dict[str, type[Any]] = {
     "images": ImagePreprocessing,
+    "features": FeaturePreprocessing,
     "words": WordPreprocessing,
     "texts": TextPreprocessing,
     "sets": SetPreprocessing,

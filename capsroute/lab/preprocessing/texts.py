@@ -18,12 +18,14 @@ class TextPreprocessing:
     encoder: str  # name on the Hugging Face hub, or folder
     max_tokens: int | None = None  # longer texts are truncated; none for the encoder's limit
     precision: str = "fp32"
+    revision: str | None = None  # commit on the hub; none for the newest
     device: str = "cpu"
 
     @cached_property
     def model(self) -> Encoder:
         """The encoder, loaded when it is first needed."""
-        return Encoder(self.encoder, precision=self.precision, device=self.device, max_tokens=self.max_tokens)
+        options = {"max_tokens": self.max_tokens, "revision": self.revision}
+        return Encoder(self.encoder, precision=self.precision, device=self.device, **options)
 
     def prepare(self, item: Any) -> list[int]:
         """Return the ids of a text's tokens."""

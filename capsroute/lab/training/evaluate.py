@@ -25,7 +25,8 @@ def compute_scores(network: nn.Module, source: Source, fabric: Fabric, label: st
     parts = []
     with progress_bar(label, n, show=bool(label)) as advance:
         for batch in rows.split(EVAL_BATCH.get(parameter.device.type, 20)):
-            inputs = (x.to(parameter.dtype) for x in source.batch(batch.to(parameter.device)))
+            batch_inputs = source.batch(batch.to(parameter.device))
+            inputs = (x.to(parameter.dtype) if x.is_floating_point() else x for x in batch_inputs)
             with torch.backends.cudnn.flags(allow_tf32=False):  # results in full precision
                 parts.append(network(*inputs).a.float())
             advance(len(batch))

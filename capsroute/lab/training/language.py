@@ -111,6 +111,7 @@ class TextSource:
     """Batches of hidden states of texts; mixup is their only augmentation."""
 
     n_noise = 0
+    class_weights: Tensor | None = None
 
     def __init__(self, embeddings: Embeddings, target: Tensor, device: torch.device):
         self.embeddings, self.target, self.on_device = embeddings, target, embeddings.resident

@@ -91,10 +91,15 @@ def mix(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
 
 
 def mixed_loss(
-    scores: Tensor, target: Tensor, other: Tensor, weight: Tensor, label_smoothing: float = 0.0
+    scores: Tensor,
+    target: Tensor,
+    other: Tensor,
+    weight: Tensor,
+    label_smoothing: float = 0.0,
+    class_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the cross-entropy with mixed targets, and the accuracy on the target of larger weight."""
-    options: Any = {"reduction": "none", "label_smoothing": label_smoothing}
+    options: Any = {"weight": class_weights, "reduction": "none", "label_smoothing": label_smoothing}
     own, others = (F.cross_entropy(scores, t, **options) for t in (target, other))  # [b]
     hit = scores.argmax(1) == torch.where(weight >= 0.5, target, other)
     return (weight * own + (1 - weight) * others).mean(), hit.float().mean()

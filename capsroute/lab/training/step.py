@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -80,7 +81,8 @@ class TrainingStep:
         self.optimizer = ScheduledRAdam(model.parameters(), schedule, config.beta2, decayed=decayed, **rates)
         each = config.batch_size // fabric.world_size
         self.share = slice(fabric.global_rank * each, (fabric.global_rank + 1) * each)  # of this process
-        measure = partial(mixed_loss, label_smoothing=config.label_smoothing)
+        options: dict[str, Any] = {"label_smoothing": config.label_smoothing, "class_weights": source.class_weights}
+        measure = partial(mixed_loss, **options)
         functions: list[Callable[..., tuple]] = [self.fetch_batch, measure]
         self.fetch, self.loss = (torch.compile(f, dynamic=False) if compiled else f for f in functions)
         device = fabric.device
@@ -123,7 +125,12 @@ class TrainingStep:
     def fetch_batch(self) -> tuple[Inputs, Tensor, Tensor, Tensor]:
         """Return this process's mixed inputs, both targets, and the weight of the first."""
         batch = self.planned_batch()
-        rows, weight = batch.rows[:, self.share].flatten(), batch.weight[self.share]
+        weight = batch.weight[self.share]
+        if not self.config.mixup:  # partners count for nothing, and inputs may be numbers of words
+            rows = batch.rows[0, self.share]
+            target = self.source.target[rows]
+            return self.source.augmented_batch(rows, batch.noise[0, self.share]), target, target, weight
+        rows = batch.rows[:, self.share].flatten()
         noise = batch.noise[:, self.share].flatten(0, 1)
         halves = [x.chunk(2) for x in self.source.augmented_batch(rows, noise)]  # samples and partners in one fetch
         target, other = self.source.target[rows].chunk(2)

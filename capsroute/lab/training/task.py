@@ -47,6 +47,7 @@ class Source(Protocol):
     on_device: bool  # whether the samples lie on the device; otherwise each batch is copied there
     fixed_size: bool  # whether all batches have the same shape
     n_noise: int  # random numbers that augmenting one sample takes
+    class_weights: Tensor | None  # of each class in the loss
 
     def __len__(self) -> int: ...
 
@@ -60,9 +61,15 @@ class Source(Protocol):
 class Task(Protocol):
     """The network and data of an experiment."""
 
-    names: Sequence[str]  # of the classes
     samples: str  # what its samples are called
-    unseen: str  # description of the test samples
+
+    # of the classes
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    # description of the test samples
+    @property
+    def unseen(self) -> str: ...
 
     @property
     def config(self) -> Config: ...
@@ -85,9 +92,12 @@ class Task(Protocol):
 
 def limit_samples(data: SomeData, n: int, limit: int | None) -> SomeData:
     """Return at most `limit` of `n` samples, the same ones each time."""
-    if limit is None or n <= limit:
-        return data
-    return data.take(np.sort(np.random.default_rng(0).permutation(n)[:limit]))
+    return data if limit is None or n <= limit else data.take(limit_rows(n, limit))
+
+
+def limit_rows(n: int, limit: int | None) -> np.ndarray:
+    """Return the indices of at most `limit` of `n` samples, the same ones each time."""
+    return np.arange(n) if limit is None or n <= limit else np.sort(np.random.default_rng(0).permutation(n)[:limit])
 
 
 def load_network(kind: type[SomeNetwork], folder: Path, *class_names: Sequence[str]) -> SomeNetwork:

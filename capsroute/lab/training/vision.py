@@ -101,6 +101,7 @@ class PairSource:
 
     fixed_size = True
     n_noise = 2  # a vertical and a horizontal shift
+    class_weights: Tensor | None = None
 
     def __init__(self, pairs: Pairs, padding: int, device: torch.device):
         self.padding, self.device = padding, device
