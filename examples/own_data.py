@@ -1,71 +1,81 @@
-"""Own images in the package's network: stereo pairs as arrays, weights trained on toys, and new classes.
+"""Data to try `capsroute train images`, `texts` and `arrays` on: drawn shapes, letters to a shop, sets of points.
 
-Put your own arrays in place of `pictures`: images `[n, 2, m, m]` of bytes, left and right, and classes `[n]`.
+python examples/own_data.py FOLDER
 """
 
+import csv
 import sys
+from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from PIL import Image, ImageDraw
 
-import capsroute
-from capsroute.nets import SmallNORB
-
-CLASSES, SIZE, EPOCHS, BATCH = ("disc", "ring", "cross"), 32, 6, 20
-
-
-def pictures(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Shapes of any size, place and brightness, which two eyes see a little apart."""
-    random = np.random.default_rng(seed)
-    classes = random.integers(len(CLASSES), size=n)
-
-    def any_of(low: float, high: float) -> np.ndarray:
-        return random.uniform(low, high, (n, 1, 1, 1))
-
-    radius, apart = any_of(6, 9), any_of(0, 2) * np.array([-1, 1])[:, None, None]
-    rows = np.arange(SIZE)[:, None] - any_of(11, SIZE - 11) + 0 * apart  # [n, 2, m, m], from the shape's middle
-    columns = np.arange(SIZE) - any_of(12, SIZE - 12) - apart
-    distance = np.hypot(rows, columns)
-    thin = np.minimum(abs(rows), abs(columns)) < 0.3 * radius
-    shapes = np.stack([distance < radius, (distance < radius) & (distance > 0.55 * radius), (distance < radius) & thin])
-    light = 40 + shapes[classes, np.arange(n)] * any_of(60, 200) + random.normal(0, 12, (n, 2, SIZE, SIZE))
-    return light.clip(0, 255).astype(np.uint8), classes
+SHAPES = {"circle": 40, "square": 4, "triangle": 3}  # corners
+THINGS = ("camera", "phone", "router", "printer", "laptop", "watch", "keyboard", "speaker", "tablet", "game")
+LETTERS = {
+    "billing": ("I was charged twice for my {}", "please refund the {} I paid for", "the invoice of the {} is wrong"),
+    "shipping": ("my {} has not arrived", "where is the parcel with the {}?", "the courier lost my {}"),
+    "technical": ("the {} crashes at the start", "an error appears on my {}", "my {} is frozen since the update"),
+    "praise": ("I love this {}", "thank you for the wonderful {}", "the best {} I ever had"),
+}
 
 
-def tensors(images: np.ndarray, classes: np.ndarray) -> tuple[Tensor, Tensor]:
-    """As the network takes them: images in 0..1."""
-    return torch.from_numpy(images).float() / 255, torch.from_numpy(classes)
+def outline(corners: int) -> np.ndarray:
+    """Return the corners of a shape that stands upright, around zero."""
+    angles = 2 * np.pi * np.arange(corners) / corners + (np.pi / 4 if corners == 4 else -np.pi / 2)
+    return np.stack([np.cos(angles), np.sin(angles)], 1)
 
 
-def accuracy(network: SmallNORB, images: Tensor, classes: Tensor) -> float:
-    network.eval()
-    with torch.no_grad():
-        return (network(images).a.argmax(-1) == classes).double().mean().item()
+def draw_shapes(folder: Path, each: int = 60, *, size: int = 64, seed: int = 0) -> Path:
+    """Draw shapes of any colours, place and size into folders by class, `each` of every class."""
+    rng = np.random.default_rng(seed)
+    for name, corners in SHAPES.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for k in range(each):
+            back, front = rng.integers(0, 256, (2, 3)).tolist()
+            while sum(abs(a - b) for a, b in zip(back, front, strict=True)) < 200:
+                front = rng.integers(0, 256, 3).tolist()
+            image = Image.new("RGB", (4 * size, 4 * size), tuple(back))
+            radius = 4 * size * rng.uniform(0.2, 0.35)
+            places = rng.uniform(radius, 4 * size - radius, 2) + radius * outline(corners)
+            ImageDraw.Draw(image).polygon([(x, y) for x, y in places.tolist()], fill=tuple(front))
+            image.resize((size, size)).save(folder / name / f"{k:03}.png")
+    return folder
 
 
-torch.manual_seed(0)
-images, classes = tensors(*pictures(240, seed=0))
-test = tensors(*pictures(300, seed=2))
+def write_letters(file: Path, each: int = 100, *, seed: int = 0) -> Path:
+    """Write letters to a shop with the department they are for, `each` of every department, shuffled."""
+    rng = np.random.default_rng(seed)
+    rows = [(rng.choice(forms).format(rng.choice(THINGS)), to) for to, forms in LETTERS.items() for _ in range(each)]
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(["id", "message", "department"])
+        writer.writerows((k, *rows[row]) for k, row in enumerate(rng.permutation(len(rows))))
+    return file
 
-network = SmallNORB(n_classes=len(CLASSES))
-known = capsroute.load("toys").state_dict()  # all but the last layer serves other classes too
-network.load_state_dict({name: w for name, w in known.items() if not name.startswith("routings.1.")}, strict=False)
-print(f"accuracy before: {accuracy(network, *test):.3f}")
 
-optimizer = torch.optim.Adam(network.parameters())
-cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.006, total_steps=EPOCHS * len(images) // BATCH)
-for _ in range(EPOCHS):
-    network.train()
-    for batch in torch.randperm(len(images)).split(BATCH):
-        loss = nn.functional.cross_entropy(network(images[batch]).a, classes[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        cycle.step()
-print(f"accuracy after: {accuracy(network, *test):.3f}")
+def make_points(each: int = 100, *, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return sets of 20 to 40 noisy points on the outlines of the shapes: arrays `x`, `offsets`, `label`, `classes`."""
+    rng = np.random.default_rng(seed)
+    label = rng.permutation(np.repeat(np.arange(len(SHAPES)), each))
+    sets = []
+    for corners in np.array(list(SHAPES.values()))[label]:
+        n, ends = rng.integers(20, 41), outline(corners)
+        start, part = rng.integers(corners, size=n), rng.random((n, 1))
+        on_line = (1 - part) * ends[start] + part * ends[(start + 1) % corners]
+        sets.append(rng.uniform(0.7, 1.3) * on_line + rng.normal(0, 0.03, (n, 2)))
+    offsets = np.cumsum([0, *map(len, sets)])
+    return {
+        "x": np.concatenate(sets).astype(np.float32),
+        "offsets": offsets,
+        "label": label,
+        "classes": np.array([*SHAPES]),
+    }
 
-folder = sys.argv[1] if len(sys.argv) > 1 else "runs/shapes"
-network.save_pretrained(folder)
-again = SmallNORB.from_pretrained(folder)
-print(f"accuracy of the saved network: {accuracy(again, *test):.3f}")
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    draw_shapes(folder / "shapes")
+    write_letters(folder / "letters.csv")
+    np.savez(folder / "points.npz", **make_points())  # pyright: ignore[reportArgumentType]
+    print(f"{folder}: shapes, letters.csv, points.npz")

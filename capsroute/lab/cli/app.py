@@ -83,7 +83,8 @@ console = Console(highlight=False)
 
 WEIGHTS = f"A run's folder, a folder of weights, or a shipped name: {', '.join([*SHIPPED, *ALIASES])}."
 WeightsName = Annotated[str, typer.Argument(metavar="WEIGHTS", help=WEIGHTS)]
-EXPERIMENT = typer.Argument(help="Name of the experiment; `capsroute list` shows them.")
+EXPERIMENT = typer.Argument(help="images, texts or arrays for your own data, or an experiment of `capsroute list`.")
+DATA = typer.Argument(help="Your own data: a folder of images by class, a table of texts, or a file of arrays.")
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting.")]
 Data = Annotated[str | None, typer.Option("--on", help="Experiment whose data to use, if WEIGHTS does not say.")]
 Accelerator = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto for the best available.")]

@@ -9,24 +9,32 @@ import typer
 from ...nets import SST, SmallNORB
 from ...nets.hub import read_weights
 from ..errors import UserError
+from ..formatting import percent, readable
 from ..training.config import SettingError, change_settings
 from ..training.environment import Environment
 from ..training.experiments import make_task
 from ..training.language import LanguageConfig
+from ..training.own import OwnTask, load_classifier
+from ..training.own_config import OwnConfig
 from ..training.weights import find_weights
-from .app import Accelerator, AsJson, Data, Note, Settings, WeightsName, app, console
+from .app import DATA, Accelerator, AsJson, Data, Note, Settings, WeightsName, app, console
+from .tables import make_table
 
 
-@app.command("eval", epilog="Example: capsroute eval smallnorb --split test")
+@app.command("eval", epilog="Example: capsroute eval smallnorb --split test, or: capsroute eval RUN DATA")
 def evaluate(
     name: WeightsName,
+    data: Annotated[str | None, DATA] = None,
     on: Data = None,
     split: Annotated[str, typer.Option(help="test, train or validation.")] = "test",
     settings: Settings = None,
     as_json: AsJson = False,
     accelerator: Accelerator = "auto",
 ) -> None:
-    """Print the accuracy of trained weights."""
+    """Print the accuracy of trained weights, and of a network for your own data that of each class.
+
+    New data in the form of those it was trained on are used whole, unless they have a test split of their own.
+    """
     from ..training.evaluate import score_network
 
     if split not in ("test", "train", "validation"):
@@ -34,14 +42,27 @@ def evaluate(
     weights = find_weights(name)
     config, encoder = weights.config(on), weights.encoder()
     own = [f"encoder={encoder}"] if encoder and isinstance(config, LanguageConfig) else []
-    task = make_task(change_settings(config, [*own, *(settings or [])]))
+    if data:
+        if not isinstance(config, OwnConfig):
+            raise SettingError(f"{data}: {name} was not trained on your own data; see --on")
+        own = [f"data={data}", "group_by="]
+    config = change_settings(config, [*own, *(settings or [])])
+    trained = isinstance(config, OwnConfig) and (data or not weights.run)
+    task = make_task(config, load_classifier(weights.folder) if trained else None)
     fabric = Environment(accelerator).launch()
     scores = score_network(task.restore(weights.folder), task, fabric, split, progress=not as_json)
     result = task.measure(scores, split)
     if as_json:
-        typer.echo(json.dumps(result.to_dict() | {"split": split}))
-    else:
-        console.print(f"{name} on {split}: {result.describe()}")
+        classes = {"classes": task.measure_classes(scores, split)} if isinstance(task, OwnTask) else {}
+        typer.echo(json.dumps(result.to_dict() | {"split": split} | classes))
+        return
+    console.print(f"{name} on {data or split}: {result.describe()}")
+    if isinstance(task, OwnTask):
+        table = make_table("class", task.samples, "precision", "recall", "F1", title="By class")
+        for label, row in task.measure_classes(scores, split).items():
+            shares = (percent(row[key]) for key in ("precision", "recall", "f1-score"))
+            table.add_row(readable(label), f"{row['support']:,.0f}", *shares)
+        console.print(table)
 
 
 @app.command(epilog="Example: capsroute report runs/toys-20260101-120000-seed0")

@@ -10,10 +10,12 @@ from ..errors import UserError
 from ..training.evaluate import score_run
 from ..training.experiments import make_task, read_config
 from ..training.language import Language
+from ..training.own import OwnTask
 from ..training.runs import RunFolder
 from ..training.task import Result
 from ..training.vision import Vision
 from .image_report import write_image_report
+from .own_report import write_own_report
 from .sections import Answers, RunDetails
 from .text_report import write_text_report
 
@@ -24,6 +26,17 @@ DATA = {
     "treebank": "generated film reviews",
 }
 
+AUGMENTATIONS = {  # settings, and what they do to training samples
+    "mixup": "mixup",
+    "padding": "random crops",
+    "shift": "random shifts",
+    "zoom": "random sizes",
+    "rotation": "random rotations",
+    "flip": "random flips",
+    "colour": "random colours",
+    "dropout": "words left out at random",
+}
+
 
 def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = True) -> tuple[Path, Result]:
     """Score a run's final weights on the test split, write `report.html` into its folder, and return its path."""
@@ -32,9 +45,11 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
     saved, facts = run.read_json("config.json"), run.read_record()
     scores, result = score_run(run, task, fabric, progress=progress)
     seen, unseen = ("phrases", "sentences") if isinstance(task, Language) else ("images", "instances")
-    used = [name for name, on in (("mixup", saved["mixup"]), ("random crops", saved.get("padding"))) if on]
+    if isinstance(task, OwnTask):
+        seen = unseen = task.samples
+    used = [name for field, name in AUGMENTATIONS.items() if saved.get(field)]
     details = RunDetails(
-        title=f"{saved['experiment']}: {DATA[saved['data']]}",
+        title=f"{saved['experiment']}: {DATA.get(saved['data']) or Path(saved['data']).name}",
         config=saved,
         versions=facts,
         summary={
@@ -49,6 +64,9 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
         held_out=f"{unseen} that were not trained on",
     )
     probabilities = scores.double().softmax(1).numpy()
+    if isinstance(task, OwnTask):
+        answers = Answers(task.labels[task.rows("test")], probabilities, task.names, task.samples)
+        return write_own_report(run.path, details, answers, task, task.restore(run.model)), result
     if isinstance(task, Vision):
         pairs = task.pairs("test")
         answers = Answers(pairs.category, probabilities, task.names, "pairs")

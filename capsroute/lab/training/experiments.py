@@ -2,16 +2,23 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from .config import SettingError, check_types
+from ...nets import Classifier
+from .config import SettingError, change_settings, check_types
 from .language import Language, LanguageConfig
+from .own import OwnTask
+from .own_config import ArraysConfig, ImagesConfig, OwnConfig, TextsConfig
+from .own_kinds import OwnArrays, OwnImages, OwnTexts
 from .runs import RunFolder
 from .vision import Vision, VisionConfig
 
-ExperimentConfig = VisionConfig | LanguageConfig
+ExperimentConfig = VisionConfig | LanguageConfig | OwnConfig
+OWN: dict[type[Any], type[OwnTask]] = {ImagesConfig: OwnImages, TextsConfig: OwnTexts, ArraysConfig: OwnArrays}
 # a steeper cycle than the paper's, for runs of minutes
 SHORT_RUN: dict[str, Any] = {"beta1_max": 0.95, "beta1_min": 0.85, "beta2": 0.99, "mixup": 0.0}
+OWN_RUN: dict[str, Any] = SHORT_RUN | {"lr_max": 2e-3, "log_every": 20}
 GPT2_LARGE = "openai-community/gpt2-large"
 
 
@@ -53,8 +60,23 @@ def treebank() -> LanguageConfig:
     return LanguageConfig(experiment="treebank", data="treebank", epochs=3, lr_max=5e-3, **SHORT_RUN)
 
 
+def images() -> ImagesConfig:
+    """Your own images, in folders by class."""
+    return ImagesConfig(experiment="images", **OWN_RUN)
+
+
+def texts() -> TextsConfig:
+    """Your own texts with labels, from a table."""
+    return TextsConfig(experiment="texts", **OWN_RUN)
+
+
+def arrays() -> ArraysConfig:
+    """Your own sets of vectors with labels, from a file of arrays."""
+    return ArraysConfig(experiment="arrays", **OWN_RUN)
+
+
 EXPERIMENTS: dict[str, Callable[[], ExperimentConfig]] = {
-    make.__name__: make for make in (toys, toys96, smallnorb, debug, treebank, sst5, sst2)
+    make.__name__: make for make in (toys, toys96, smallnorb, debug, treebank, sst5, sst2, images, texts, arrays)
 }
 
 
@@ -63,6 +85,19 @@ def make_config(experiment: str) -> ExperimentConfig:
     if experiment not in EXPERIMENTS:
         raise SettingError(f"{experiment}: no such experiment, expected one of {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[experiment]()
+
+
+def complete_config(experiment: str, settings: list[str]) -> ExperimentConfig:
+    """Return the config of an experiment with settings applied; those that nobody gave follow from one's own data."""
+    config = change_settings(make_config(experiment), settings)
+    if not isinstance(config, OwnConfig):
+        return config
+    task = OWN[type(config)]
+    if not config.data:
+        raise SettingError(f"DATA: expected {task.expected}; give it as in `capsroute train {experiment} DATA`")
+    given = {setting.partition("=")[0] for setting in settings}
+    found = {name: value for name, value in task.find_settings(config).items() if name not in given}
+    return dataclasses.replace(config, **found, data=str(Path(config.data).resolve()))
 
 
 def saved_config(values: dict[str, Any]) -> ExperimentConfig:
@@ -84,6 +119,8 @@ def read_config(run: RunFolder) -> ExperimentConfig:
         raise SettingError(f"{run.path / 'config.json'}: {error}") from error
 
 
-def make_task(config: ExperimentConfig) -> Vision | Language:
-    """Return the network and data of a config."""
+def make_task(config: ExperimentConfig, network: Classifier | None = None) -> Vision | Language | OwnTask:
+    """Return the network and data of a config; a trained classifier says how one's own data are read for it."""
+    if isinstance(config, OwnConfig):
+        return OWN[type(config)](config, network)
     return Vision(config) if isinstance(config, VisionConfig) else Language(config)

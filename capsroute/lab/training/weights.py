@@ -3,7 +3,7 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...pretrained import SHIPPED, find_folder
 from ..errors import UserError
@@ -32,6 +32,9 @@ class Weights(NamedTuple):
         """Return the config they were trained with, or, if that is not known, that of an experiment."""
         if self.run:
             return read_config(self.run)
+        kind = self._settings().get("kind")  # of a classifier of one's own data
+        if kind and not experiment:
+            return make_config(kind)
         if not (self.experiment or experiment):
             raise SettingError(f"{self.folder}: say which data to use, for example --on smallnorb")
         return make_config(self.experiment or experiment or "")
@@ -41,9 +44,14 @@ class Weights(NamedTuple):
         beside = self.folder / "encoder"
         if beside.is_dir():
             return str(beside)
-        with suppress(OSError, ValueError, AttributeError):  # loading the network says what is wrong with its settings
-            return str(json.loads((self.folder / "config.json").read_text()).get("encoder", ""))
-        return ""
+        return str(self._settings().get("encoder", ""))
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the network's settings; loading it says what is wrong with them."""
+        with suppress(OSError, ValueError):
+            settings = json.loads((self.folder / "config.json").read_text())
+            return settings if isinstance(settings, dict) else {}
+        return {}
 
 
 def find_weights(name: str) -> Weights:

@@ -1,0 +1,115 @@
+"""Batches of one's own data: images, samples of different lengths, and hidden states."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..encoders import Embeddings
+from ..preprocessing import Preprocessing
+from .own_config import ImagesConfig
+from .task import Inputs
+
+
+class ImageSource:
+    """Batches of images, which are stored on the device; training moves them and mixes their colours."""
+
+    fixed_size = on_device = True
+
+    def __init__(self, images: np.ndarray, target: Tensor, weights: Tensor | None, config: ImagesConfig):
+        self.images = torch.from_numpy(images).to(target.device)  # [n, channels, m, n] uint8
+        self.target, self.class_weights, self.config = target, weights, config
+        channels = self.images.shape[1]
+        self.n_noise = 5 + channels * (channels + 1)
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def batch(self, rows: Tensor) -> Inputs:
+        return (self.images[rows].float() / 255,)
+
+    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs:
+        """Return images as a random camera sees them; what lies outside repeats the edge."""
+        config, images = self.config, self.images[rows].float() / 255
+        x, y, zoom, rotation = (2 * noise[:, :4] - 1).unbind(1)  # -1 to 1
+        side = 1 + config.zoom * zoom
+        flip = torch.where(noise[:, 4] < 0.5 * config.flip, -1.0, 1.0)
+        angle = torch.deg2rad(config.rotation * rotation)
+        aspect = images.shape[3] / images.shape[2]  # coordinates run from -1 to 1 on both axes
+        cos, sin = side * angle.cos(), side * angle.sin()
+        top = torch.stack([flip * cos, -sin / aspect, 2 * config.shift * x], 1)
+        bottom = torch.stack([flip * sin * aspect, cos, 2 * config.shift * y], 1)
+        grid = F.affine_grid(torch.stack([top, bottom], 1), list(images.shape), align_corners=False)
+        images = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+        return (self._mix_colours(images, noise[:, 5:]),)
+
+    def _mix_colours(self, images: Tensor, noise: Tensor) -> Tensor:
+        """Return images in other colours: channels mixed by their deviations from the mean, and the mean moved."""
+        channels = images.shape[1]
+        normal = self.config.colour * math.sqrt(2) * torch.erfinv((2 * noise - 1).clamp(-0.999, 0.999))
+        shift = normal[:, :channels, None, None] / 2
+        matrix = torch.eye(channels, device=images.device) + normal[:, channels:].unflatten(1, (channels, channels))
+        mean = images.mean((2, 3), keepdim=True)
+        return torch.einsum("bij,bjmn->bimn", matrix, images - mean) + mean + shift
+
+
+class SampleSource:
+    """Batches of prepared samples of different lengths; training may hide some of their places."""
+
+    fixed_size = on_device = False
+
+    def __init__(
+        self,
+        samples: Sequence[np.ndarray],
+        target: Tensor,
+        weights: Tensor | None,
+        preprocessing: Preprocessing,
+        dropout: float = 0.0,
+    ):
+        self.samples, self.target, self.class_weights = samples, target, weights
+        self.preprocessing, self.dropout = preprocessing, dropout
+        # one number is enough to draw the others from, however long a sample is
+        self.n_noise = 1 if dropout else 0
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def batch(self, rows: Tensor) -> Inputs:
+        return self._collate([self.samples[k] for k in rows.tolist()])
+
+    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs:
+        samples: list[Any] = [self.samples[k] for k in rows.tolist()]
+        for k, number in enumerate(noise.flatten().tolist()):
+            rng = np.random.default_rng(int(number * 2**24))
+            kept = samples[k][rng.random(len(samples[k])) >= self.dropout]
+            samples[k] = kept if len(kept) else samples[k]
+        return self._collate(samples)
+
+    def _collate(self, samples: Sequence[np.ndarray]) -> Inputs:
+        inputs = self.preprocessing.collate(samples)
+        return tuple(t.to(self.target.device) for t in inputs if t is not None)
+
+
+class StateSource:
+    """Batches of the hidden states of texts."""
+
+    fixed_size = False
+    n_noise = 0
+
+    def __init__(self, embeddings: Embeddings, target: Tensor, weights: Tensor | None):
+        self.embeddings, self.target, self.class_weights = embeddings, target, weights
+        self.on_device = embeddings.resident
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def batch(self, rows: Tensor) -> Inputs:
+        mask, states = self.embeddings.batch(rows)  # [b, n], [b, n, depth, d]
+        return states.movedim(2, 1), mask
+
+    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs:
+        return self.batch(rows)
