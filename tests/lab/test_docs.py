@@ -138,6 +138,13 @@ def test_design_names_every_dependency() -> None:
     assert set(re.findall(r"[\w-]+", named)) | {"capsroute"} == {re.split(r"[^\w-]", r)[0] for r in requirements}
 
 
+def test_pins_are_exact_and_have_no_address() -> None:
+    """As `pip-audit --no-deps --disable-pip` needs them."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert not [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)]
+
+
 @pages
 def test_commands_exist(page: Path) -> None:
     root = typer.main.get_command(app)
