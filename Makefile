@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progre
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos check-results bench docs clean
+.PHONY: help setup demo test chaos check-results fuzz bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: setup check-results ## formatting, lint, types, tests, stored results and 
 chaos: setup ## kill, starve, double and damage training runs for some minutes, and compare what they leave
 	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python tests/lab/chaos.py --rounds 25
 	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python tests/lab/chaos.py --rounds 3 --work render
+
+fuzz: setup ## try 20,000 random cases of routing
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/routing/test_fuzz.py --fuzz 20000
 
 check-results: setup ## compare tables in README and docs with the stored measurements
 	$(BIN)/python benchmarks/report.py --check

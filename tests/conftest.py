@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cases", type=int, default=624, help="random cases of the kernels on a GPU")
+    parser.addoption("--fuzz", type=int, default=0, help="cases of the fuzzer, each time others")
     parser.addoption("--shard", default="1/1", metavar="K/N", help="run the K-th of N shares of the tests")
 
 

@@ -57,14 +57,16 @@ def pick(case: Case) -> str:
     """Return the name of the implementation that `impl="auto"` means for a case."""
     if case.device == "cuda" and not case.forward_mode and not triton.reasons_against(case):
         return "triton"
+    exact = case.dtype != torch.float64  # whose last digits moments lose
     # a captured graph must serve any number of inputs, so only eager mode looks at it
     if case.device == "cpu" and not case.compiling:
         costs = estimate_ms(case)
-        return min((name for name in costs if not IMPLS[name].reasons_against(case)), key=costs.__getitem__)
+        names = [name for name in costs if (exact or name != "moments") and not IMPLS[name].reasons_against(case)]
+        return min(names, key=costs.__getitem__)
     votes = case.d_cov * case.d_out
     if not case.compiling and case.n_samples * case.n_inp * case.n_out * votes <= FEW_VOTES_GPU:
         return "reference"
-    small = case.n_kinds == 1 and moments.n_features(case) <= FEATURES_PER_VOTE * votes
+    small = exact and case.n_kinds == 1 and moments.n_features(case) <= FEATURES_PER_VOTE * votes
     if small and not moments.reasons_against(case):
         return "moments"
     return "reference" if blocked.reasons_against(case) else "blocked"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from capsroute.routing import Capsules
 from capsroute.routing.api import route, route_packed
-from capsroute.testing import budget, distance, random_orders, run
+from capsroute.testing import Result, budget, distance, random_orders, run
 
 N_FAMILIES, N_GROUPS, GROUP_CASES = 48, 192, 52
 """Families, groups of all of them, and about how many cases of a group show its mean error."""
@@ -66,6 +66,8 @@ class Case:
     n_inp: int
     n_out: int
     n_iters: int
+    scale: float = 1.0  # of capsules
+    eps: float = 1e-5
 
     @property
     def n_kinds(self) -> int:
@@ -162,12 +164,14 @@ def draw_inputs(case: Case, seed: int) -> dict[str, Tensor]:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     spread, scales = rng.choice([0.1, 1.0, 1.0, 3.0]), dict.fromkeys(PARAMS, 1 / math.sqrt(max(1, case.n_inp)))
     scales |= {"W": rng.choice([0.3, 1.0]) / math.sqrt(case.family.d_inp), "B": rng.choice([0.0, 0.1, 1.0])}
-    scales |= {"a_inp": rng.choice([0.5, 3.0]), "mu_inp": spread}
+    scales |= {"a_inp": rng.choice([0.5, 3.0]), "mu_inp": spread * case.scale}
     inputs = {}
     for name, shape in case.shapes().items():
         dtype = case.family.dtypes[name in PARAMS]
         inputs[name] = (torch.randn(shape, generator=generator, dtype=torch.float64) * scales[name]).to(dtype)
-    inputs["mu_inp"] += rng.choice([0.0, 0.0, 0.0, 10.0])  # far from zero, where sums of squares would cancel
+    inputs["mu_inp"] += case.scale * rng.choice(
+        [0.0, 0.0, 0.0, 10.0]
+    )  # far from zero, where sums of squares would cancel
     inputs["a_inp"] = draw_special_scores(inputs["a_inp"], rng, generator)
     if case.family.packed:
         inputs["a_inp"] = inputs["a_inp"].masked_fill(~draw_mask(case, seed), -torch.inf)
@@ -206,11 +210,11 @@ def lay_out(t: Tensor, rng: random.Random) -> Tensor:
     return t
 
 
-def route_case(case: Case, seed: int, *arguments: Any) -> Capsules:
-    """Route by the kernels, packed where the case is; arguments and gradients lie in memory in any way."""
+def route_case(case: Case, seed: int, impl: str, *arguments: Any) -> Capsules:
+    """Route, packed where the case is; arguments and gradients lie in memory in any way."""
     rng = random.Random(f"memory {seed}")
     a_inp, mu_inp, *params, n_iters, agreement, eps = arguments
-    settings: dict[str, Any] = {"n_iters": n_iters, "agreement": agreement, "eps": eps, "impl": "triton"}
+    settings: dict[str, Any] = {"n_iters": n_iters, "agreement": agreement, "eps": eps, "impl": impl}
     if case.family.packed:
         mask = draw_mask(case, seed).to(a_inp.device)
         offsets = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.sum(1).cumsum(0)])
@@ -237,13 +241,18 @@ def measure_errors(case: Case, seed: int, device: str) -> dict[str, Error]:
     exact = run(inputs, "reference", dtype=torch.float64, **settings)
     orders = [{axis: order[axis].to(device) for axis in order} for order in random_orders(inputs)]
     plain = [run(inputs, "reference", order=order, **settings) for order in orders]
-    found = run(inputs, partial(route_case, case, seed), **settings)
+    found = run(inputs, partial(route_case, case, seed, "triton"), **settings)
+    return compare(found, exact, {name: budget({name: exact[name]}, plain, t.dtype)[name] for name, t in found.items()})
+
+
+def compare(found: Result, exact: Result, budgets: Mapping[str, float]) -> dict[str, Error]:
+    """Return errors by name, in units of the largest value of each result."""
     errors = {}
     for name, t in exact.items():
-        dtype, largest = found[name].dtype, distance(t, torch.zeros_like(t))
-        if largest <= torch.finfo(dtype).max:
+        largest = distance(t, torch.zeros_like(t))
+        if largest <= torch.finfo(found[name].dtype).max:
             off = distance(found[name], t) if found[name].isfinite().all() else math.inf
-            errors[name] = Error(off / (largest or 1), budget({name: t}, plain, dtype)[name] / (largest or 1))
+            errors[name] = Error(off / (largest or 1), budgets[name] / (largest or 1))
     return errors
 
 

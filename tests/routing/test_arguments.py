@@ -333,7 +333,11 @@ def test_agreement_is_called_and_not_held() -> None:
     inputs, mine = make_inputs(SHAPE), [Counting(), Counting()]
     for agreement in mine:
         route(**inputs, agreement=agreement, impl="reference")
-    assert [agreement.calls for agreement in mine] == [2, 2]
+        layer = Routing(3, 4, 2, n_out=5, agreement=agreement, impl="reference")
+        layer(A, MU)
+        layer.trace(A, MU)
+    assert [agreement.calls for agreement in mine] == [6, 6]
+    del layer
     held = weakref.ref(mine.pop())
     del agreement
     gc.collect()

@@ -315,8 +315,6 @@ class Loop:
         f, params, (n_iters, agreement, eps, *_), d_cov = self.f, self.params, settings, self.x.shape[2]
         da_inp, dx = torch.zeros_like(f), torch.zeros_like(self.x)
         own_B, own_betas = params.B.shape[0] != 1, params.beta_use.shape[0] != 1  # they differ between inputs
-        if not own_B:  # a shift of B shifts mu, but for eps: the sum of dV, without its cancellation
-            dparams.B.add_(douts[1].sum(0).view_as(params.B[0]))
         for iteration in reversed(range(n_iters)):
             sums, before = steps[iteration], steps[iteration - 1].model(eps) if iteration else None
             mu, dsums = sums.model(eps)[1], sums.backward(douts[0], douts[1], douts[2], eps)
@@ -350,8 +348,10 @@ class Loop:
             if not own_betas:
                 D, data = to_float64(sums.D), to_float64(f.sum(-1, keepdim=True))
                 dparams.add_beta_grads_(dsums[0], D, data - D)
-            if not own_B:
-                dparams.B.sub_(eps * dsums[2].sum(0).view_as(params.B[0]))
+            if not own_B:  # the sum of dV, without its cancellation: a shift of B shifts mu, but for eps
+                last = iteration == n_iters - 1
+                dB = sums.D * dsums[2] + 2 * sums.D_E * dsums[3] if last else -eps * dsums[2]
+                dparams.B.add_(dB.sum(0).view_as(params.B[0]))
             if before and dterms:
                 douts = dterms.backward(*before, agreement, d_cov)
         return (da_inp * (1 - f)).squeeze(1), dx
