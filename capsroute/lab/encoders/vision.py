@@ -53,7 +53,7 @@ def _load_transformers(name: str, revision: str | None) -> tuple[Any, ...]:
     if not folder.is_dir() and (folder.is_absolute() or name.startswith(".") or name.count("/") > 1):
         raise UserError(f"backbone: expected the folder of a model, found none at {name}")
     try:
-        with silence_transformers(progress=True):
+        with silence_transformers(progress=not folder.is_dir()):
             from transformers import AutoModel, ImageProcessingMixin
 
             model = AutoModel.from_pretrained(name, revision=revision, weights_only=True)

@@ -147,7 +147,7 @@ def find_features(preprocessing: FeaturePreprocessing, pixels: Sequence[np.ndarr
 
             def encode() -> Any:
                 for batch in batches:
-                    yield preprocessing.collate(batch)[0].half().cpu().numpy().view(np.uint8)
+                    yield preprocessing.collate(batch)[0].half().cpu().contiguous().numpy().view(np.uint8)
                     advance()
 
             write_array(path, flat, encode())
