@@ -1,4 +1,4 @@
-"""Pretrained vision models under the routing head: frozen, with stored features, or trained and saved with the network."""
+"""Pretrained vision models: frozen, with stored features, or trained and saved with the network."""
 
 import json
 from pathlib import Path
