@@ -165,9 +165,9 @@ def random_orders(inputs: Mapping[str, Tensor], n: int = N_ORDERS) -> list[dict[
     return [{**order, "i": (order["k"][:, None] * n_places + order["p"]).flatten()} for order in orders]
 
 
-def perturb(inputs: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """Return the inputs in float64, each number changed by about one rounding."""
-    generator, eps = torch.Generator().manual_seed(seed), torch.finfo(torch.float64).eps
+def perturb(inputs: Mapping[str, Tensor], seed: int, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """Return the inputs in float64, each number changed by about one rounding of a dtype."""
+    generator, eps = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps
     noise = {name: torch.rand(t.shape, generator=generator, dtype=torch.float64) for name, t in inputs.items()}
     return {name: t.double() * (1 + (2 * noise[name].to(t.device) - 1) * eps) for name, t in inputs.items()}
 
