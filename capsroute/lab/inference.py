@@ -75,7 +75,7 @@ class Predictor:
 
     Args:
         source: A run's folder, a folder of weights, the name of shipped weights, or a network.
-        encoder: Name or folder of the encoder of texts, if not the one the network was trained with.
+        encoder: Name or folder of the frozen model below the network, if not the one it was trained with.
         device: Device to run on.
     """
 
@@ -226,9 +226,9 @@ class Predictor:
 
     def _make_preprocessing(self, weights: Weights | None, encoder: str | None) -> Preprocessing:
         settings, changes = self.network.config["preprocessing"], {}
-        if "encoder" in settings:
-            beside = weights.folder / "encoder" if weights else Path()
-            changes = {"encoder": encoder or (str(beside) if weights and beside.is_dir() else settings["encoder"])}
+        if frozen := next((name for name in ("encoder", "backbone") if name in settings), None):
+            beside = weights.folder / frozen if weights else Path()
+            changes = {frozen: encoder or (str(beside) if weights and beside.is_dir() else settings[frozen])}
             changes["device"] = str(self.device)
         try:
             return make_preprocessing(settings, **changes)

@@ -26,7 +26,7 @@ Inputs = Annotated[
         "of standard input, which is also the default."
     ),
 ]
-EncoderName = Annotated[str | None, typer.Option("--encoder", help="Another place of a text encoder.")]
+EncoderName = Annotated[str | None, typer.Option("--encoder", help="Another place of the frozen model below a network.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Format = Literal["text", "json", "csv"]
 BATCH = 32
