@@ -1,21 +1,19 @@
 """What a user names on the command line as inputs of a network: files, folders, tables, texts, standard input."""
 
-import csv
 import itertools
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from .data.own.tables import SUFFIXES as TABLES
+from .data.own.tables import TEXT_NAMES, Columns, check_columns, describe_names, read_table
 from .errors import UserError
 from .inference import BYTE_ORDER_MARK, MAX_CHARACTERS
 from .preprocessing.images import SUFFIXES
 
-TABLES = (".csv", ".tsv", ".jsonl")
 SETS = (".npz", ".npy", ".safetensors")
-TEXT_COLUMNS = ("text", "sentence", "review", "message", "content", "title")
 LINE_BYTES = 4 * MAX_CHARACTERS  # of a line, that are kept: no text reads more of it
 STDIN = "-"
 
@@ -70,7 +68,7 @@ def read_texts(word: str, column: str = "") -> Iterator[Input]:
             raise UserError(f"{word}: expected a file, found none there")
         yield Input(word, word)
         return
-    texts = read_text_file(path) if path.suffix.lower() == ".txt" else read_table(path, column)
+    texts = read_text_file(path) if path.suffix.lower() == ".txt" else read_column(path, column)
     yield from (Input(text, text) for text in texts)
 
 
@@ -79,23 +77,16 @@ def read_text_file(path: Path) -> Iterator[str]:
         yield from read_lines(file)
 
 
-def read_table(path: Path, column: str = "") -> Iterator[str]:
-    """Yield the texts in a column of a CSV, TSV or JSONL file."""
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            if path.suffix.lower() == ".jsonl":
-                rows: Iterable[dict[str, Any]] = (json.loads(line) for line in file if line.strip())
-            else:
-                rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-            for number, row in enumerate(rows, 1):
-                if not isinstance(row, dict):
-                    raise UserError(f"{path}: expected an object with a text in row {number}, got {row!r}")
-                column = column or _guess_column(path, list(row))
-                if column not in row:
-                    raise UserError(f"{path}: expected a column {column!r} in row {number}, it has {_names(row)}")
-                yield "" if row[column] is None else str(row[column])
-    except (csv.Error, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as {path.suffix[1:].upper()} ({error})") from error
+def read_column(path: Path, column: str = "") -> list[str]:
+    """Return the texts in a column of a table, read as for training."""
+    table = read_table(path)
+    names = [str(name) for name in table.columns]
+    known = (name for wanted in TEXT_NAMES for name in names if name.strip().lower() == wanted)
+    column = column or (names[0] if len(names) == 1 else next(known, ""))
+    if not column:
+        raise UserError(f"{path}: which column holds the texts? Name it with --text: {describe_names(names)}")
+    check_columns(path, table, Columns(column, ""))
+    return table[column].tolist()
 
 
 def read_sets(word: str, _: str = "") -> Iterator[Input]:
@@ -142,16 +133,6 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray]:
         return {"x": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except Exception as error:  # zipfile, NumPy and safetensors raise unrelated classes
         raise UserError(f"{path}: expected arrays, cannot read them ({error})") from error
-
-
-def _guess_column(path: Path, columns: Sequence[str]) -> str:
-    if len(columns) == 1:
-        return columns[0]
-    lower = {str(column).lower(): column for column in columns}
-    for name in TEXT_COLUMNS:
-        if name in lower:
-            return lower[name]
-    raise UserError(f"{path}: which column holds the text? Name it with --text: {_names(columns)}")
 
 
 def _names(columns: Iterable[Any]) -> str:

@@ -130,7 +130,7 @@ def test_csv_has_a_column_for_each_class(home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.txt"])
 def test_tables_of_texts(name: str, home: Path, tmp_path: Path) -> None:
-    texts = ["buy, now", "see you", "  x  "]
+    texts = ["buy, now", "see you", "x"]
     with (tmp_path / name).open("w", encoding="utf-8-sig", newline="") as file:
         if name == "a.jsonl":
             file.writelines(json.dumps({"id": 1, "text": text}) + "\n" for text in texts)

@@ -26,7 +26,9 @@ Inputs = Annotated[
         "of standard input, which is also the default."
     ),
 ]
-EncoderName = Annotated[str | None, typer.Option("--encoder", help="Another place of the frozen model below a network.")]
+EncoderName = Annotated[
+    str | None, typer.Option("--encoder", help="Another place of the frozen model below a network.")
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Format = Literal["text", "json", "csv"]
 BATCH = 32
