@@ -21,6 +21,7 @@ from capsroute.lab.data.own import (
     read_texts,
     split_samples,
 )
+from capsroute.lab.data.own.labelled import check_memory
 from capsroute.lab.errors import UserError
 from own_data import draw_shapes, make_points, write_letters
 
@@ -138,6 +139,12 @@ def test_damaged_tables(tmp_path: Path, name: str, content: str, message: str) -
     file.write_text(content)
     with pytest.raises(UserError, match=message):
         read_table(file)
+
+
+def test_what_memory_cannot_hold_is_refused() -> None:
+    check_memory("x.csv", 1000, "")
+    with pytest.raises(UserError, match=r"x\.csv: would take 1000000\.0 GB of .* GB memory; use a part"):
+        check_memory("x.csv", 10**15, "use a part")
 
 
 def test_arrays_of_every_form_hold_the_same_sets(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ..atomic_files import map_array, write_array
 from ..data import folder as data_folder
 from ..data.own import Labelled, find_columns, image_size, list_images, read_arrays, read_texts
 from ..data.own.images import LAYOUT
-from ..data.own.labelled import describe_left_out
+from ..data.own.labelled import check_memory, describe_left_out
 from ..data.own.tables import Columns
 from ..encoders import embed
 from ..encoders.loading import hash_files
@@ -101,6 +101,9 @@ class OwnImages(OwnTask):
 
     def read(self) -> Labelled:
         listed = list_images(Path(self.config.data), self.config.group_by)
+        fitted: Any = self.preprocessing
+        n_bytes = 2 * len(listed.items) * fitted.rows * fitted.columns * fitted.channels * fitted.views  # stacked, too
+        check_memory(self.config.data, n_bytes, "use smaller images, --set size=N, or fewer of them")
         pixels, problems = [], {}
         with ThreadPoolExecutor() as pool, progress_bar("Reading images", len(listed.items)) as advance:
             for k, found in enumerate(pool.map(self._prepare, listed.items)):

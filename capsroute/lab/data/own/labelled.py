@@ -1,5 +1,6 @@
 """Labelled samples, checked and split into training, validation and test."""
 
+import os
 import re
 import warnings
 from collections import Counter
@@ -138,3 +139,10 @@ def describe_left_out(what: str, total: int, problems: Sequence[str]) -> str:
     more = f", and {len(problems) - N_NAMED} more" if len(problems) > N_NAMED else ""
     named = "; ".join(readable(problem) for problem in problems[:N_NAMED])
     return f"{len(problems):,} of {total:,} {what} left out: {named}{more}"
+
+
+def check_memory(source: Path | str, n_bytes: int, remedy: str) -> None:
+    """Refuse data that would not fit in memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else n_bytes
+    if n_bytes > memory:
+        raise UserError(f"{source}: would take {n_bytes / 1e9:.1f} GB of {memory / 1e9:.1f} GB memory; {remedy}")

@@ -4,14 +4,13 @@ import codecs
 import csv
 import io
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import UserError, needs_extra
 from ...formatting import readable
 from ...progress import print_once
-from .labelled import Labelled, describe_left_out, find_splits, match_groups
+from .labelled import Labelled, check_memory, describe_left_out, find_splits, match_groups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +97,8 @@ def read_table(file: Path) -> "pd.DataFrame":
         )
     if file.suffix.lower() not in SUFFIXES:
         raise UserError(f"{file}: expected one of {', '.join(SUFFIXES)}, got {file.suffix or 'no suffix'!r}")
-    _check_memory(file)
+    remedy = "train on a part of it, for example its first million rows"
+    check_memory(file, MEMORY_FACTOR * file.stat().st_size, remedy)
     try:
         import pandas as pd
     except ImportError as error:
@@ -161,11 +161,3 @@ def _decode(file: Path) -> str:
         print_once(f"{file}: not UTF-8 from line {row} on; such bytes are read as Windows-1252")
     codecs.register_error(FALLBACK, lambda e: (e.object[e.start : e.end].decode("cp1252", "replace"), e.end))  # pyright: ignore
     return content.decode("utf-8-sig", FALLBACK)
-
-
-def _check_memory(file: Path) -> None:
-    """Refuse a table that would not fit in memory."""
-    memory, n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), file.stat().st_size
-    if MEMORY_FACTOR * n_bytes > memory:
-        sizes = f"{n_bytes / 1e9:.1f} GB would take about {MEMORY_FACTOR} times that of {memory / 1e9:.1f} GB memory"
-        raise UserError(f"{file}: {sizes}; train on a part of it, for example its first million rows")
