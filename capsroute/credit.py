@@ -118,17 +118,21 @@ def for_class(net: Tensor, scores: Tensor, which: Tensor | None = None) -> Tenso
     return torch.einsum("...ik,...k->...i", net, this - others)
 
 
-def heat_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
+def heat_maps(maps: Tensor, size: tuple[int, int], *, first: float = FIRST_CENTRE, stride: float = STRIDE) -> Tensor:
     """Return the credit of all parts together over the pixels of an image, interpolated between locations.
 
     Args:
         maps: Any credit of parts and locations, `[b, parts, rows, columns, k]`.
         size: Rows and columns of the image.
+        first: The pixel in the middle of the first location; by default as in `SmallNORB`.
+        stride: Pixels from one location to the next.
 
     Returns:
         `[b, k, m, n]`.
     """
-    rows, columns = (_interpolation(n, grid).to(maps) for n, grid in zip(size, maps.shape[2:4], strict=True))
+    rows, columns = (
+        _interpolation(n, grid, first, stride).to(maps) for n, grid in zip(size, maps.shape[2:4], strict=True)
+    )
     return torch.einsum("bprsk,mr,ns->bkmn", maps, rows, columns)
 
 
@@ -216,7 +220,7 @@ def _normalise(t: Tensor, default: Tensor) -> Tensor:
     return torch.where(total > 0, t / total.where(total > 0, 1), default)
 
 
-def _interpolation(n_pixels: int, n_locations: int) -> Tensor:
+def _interpolation(n_pixels: int, n_locations: int, first: float, stride: float) -> Tensor:
     """Return the weight of each location in each pixel, `[pixels, locations]`; constant beyond the outermost."""
-    position = ((torch.arange(n_pixels) - FIRST_CENTRE) / STRIDE).clamp(0, n_locations - 1)  # [pixels]
+    position = ((torch.arange(n_pixels) - first) / stride).clamp(0, n_locations - 1)  # [pixels]
     return (1 - (position[:, None] - torch.arange(n_locations)).abs()).clamp(min=0)

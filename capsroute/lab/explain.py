@@ -18,8 +18,8 @@ from PIL import Image
 from torch import nn
 
 from ..credit import Credit, for_class, heat_maps
-from ..nets import SmallNORB
 from ..nets.hub import Hub
+from ..nets.trunks import Convolutions
 from .atomic_files import atomic_write
 from .errors import UserError, needs_extra
 from .formatting import percent, readable
@@ -243,8 +243,10 @@ def find_heat(predictor: Predictor, value: Any, sample: Sample, credit: Credit) 
     shape = predictor.preprocessing
     fitted: ImagePreprocessing = getattr(shape, "images", shape)
     size = (fitted.rows, fitted.columns)
-    if isinstance(predictor.network, SmallNORB):  # the layout of its locations is known
-        heat = for_class(heat_maps(credit.net.unsqueeze(1), size).flatten(2).mT, credit.scores)[0]
+    trunk = getattr(predictor.network, "trunk", None)
+    if trunk is None or isinstance(trunk, Convolutions):  # the layout of locations is known
+        layout = {} if trunk is None else {"first": 0, "stride": trunk.stride}
+        heat = for_class(heat_maps(credit.net.unsqueeze(1), size, **layout).flatten(2).mT, credit.scores)[0]
     else:
         places, grid = for_class(credit.net.flatten(1, -2), credit.scores), credit.net.shape[1:3]  # [1, places]
         if credit.net.ndim == 3:  # tokens: those of the first view, of which the last are patches

@@ -52,7 +52,7 @@ class Convolutions(nn.Module):
 
     def __init__(self, n_channels: int, n_pairs: int = 3, d_out: int = 64):
         super().__init__()
-        self.d_out = d_out
+        self.d_out, self.stride = d_out, 2**n_pairs  # the middle of the first location is the first pixel
         self.standardise = nn.InstanceNorm2d(n_channels)
         layers: list[nn.Module] = []
         for k in range(2 * n_pairs):

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from capsroute.credit import for_class
+from capsroute.credit import for_class, heat_maps
 from capsroute.lab.cli import app
 from capsroute.lab.errors import UserError
 from capsroute.lab.explain import ImageExplanation, TextExplanation, explain, find_grid
@@ -67,6 +67,22 @@ def test_heat_follows_the_image_and_not_its_frame(tmp_path: Path) -> None:
     assert isinstance(found, ImageExplanation)
     assert found.credit.shape == found.image.shape[:2] == (480, 107)
     assert found.overlay().shape == found.image.shape
+
+
+def test_heat_is_where_the_convolutions_look(tmp_path: Path) -> None:
+    """What a location sees is centred where its credit is drawn."""
+    network = make_classifier("images").eval()
+    images = torch.rand(1, 3, 64, 64, requires_grad=True)
+    features, _ = network.trunk(images)
+    row, column = 3, 5
+    (seen,) = torch.autograd.grad(features[0, :, row, column].square().sum(), images)
+    weight = seen[0].abs().sum(0)
+    weight = weight * (weight > weight.max() / 100)  # standardisation sees all of the image a little
+    rows, columns = weight.sum(1).nonzero().flatten().double(), weight.sum(0).nonzero().flatten().double()
+    credit = torch.zeros(1, 1, *features.shape[2:], 1)
+    credit[0, 0, row, column] = 1
+    heat = heat_maps(credit, (64, 64), first=0, stride=network.trunk.stride)[0, 0]
+    assert divmod(int(heat.argmax()), 64) == ((rows.min() + rows.max()) / 2, (columns.min() + columns.max()) / 2)
 
 
 def test_tokens_of_a_transformer_keep_their_spaces() -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from ...credit import for_class
+from ...credit import for_class, heat_maps
 from ...nets import Classifier
 from ..formatting import percent, readable
 from ..preprocessing import ImagePreprocessing, WordPreprocessing
@@ -67,12 +67,16 @@ def find_credit(task: OwnTask, network: Classifier, row: int, target: int) -> np
     return for_class(flat, found.scores[0], torch.tensor(target, device=device)).reshape(net.shape[:-1]).cpu().numpy()
 
 
-def heat_map(credit: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def heat_map(credit: np.ndarray, size: tuple[int, int], stride: float) -> np.ndarray:
     """Return credit over the pixels of an image, in -1..1; tokens of a model itself, which come first, are left out."""
     if credit.ndim == 1:
         side = math.isqrt(len(credit))
         credit = credit[len(credit) - side * side :].reshape(side, side)
-    heat = F.interpolate(torch.from_numpy(credit)[None, None].float(), size, mode="bilinear")[0, 0].numpy()
+    places = torch.from_numpy(credit)[None, None].float()
+    if stride:  # pixels from one location to the next, of which the first is the first pixel; 0 where unknown
+        heat = heat_maps(places.unsqueeze(-1), size, first=0, stride=stride)[0, 0].numpy()
+    else:
+        heat = F.interpolate(places, size, mode="bilinear")[0, 0].numpy()
     return heat / (np.abs(heat).max() or 1.0)
 
 
@@ -111,7 +115,8 @@ def _mistaken_image(answers: Answers, task: OwnTask, rows: np.ndarray, k: int) -
 
 def _credited_image(task: OwnTask, network: Classifier, row: int, target: int, label: str) -> Html:
     pixels = _pixels(task, row)
-    heat = heat_map(find_credit(task, network, row, target), (pixels.shape[0], pixels.shape[1]))
+    stride = getattr(network.trunk, "stride", 0) * pixels.shape[0] / task.preprocessing.rows
+    heat = heat_map(find_credit(task, network, row, target), (pixels.shape[0], pixels.shape[1]), stride)
     faded = 0.45 + 0.55 * pixels.mean(-1, keepdims=True).repeat(3, -1)  # so that colours are visible on it
     tiles = {"image": pixels, "for and against": charts.tint_pixels(faded, 0.85 * heat)}
     pictures = (image(_png(tile), f"{label}: {name}") for name, tile in tiles.items())
