@@ -42,6 +42,7 @@ fuzz: setup ## try 20,000 random cases of routing
 check-results: setup ## compare tables in README and docs with the stored measurements
 	$(BIN)/python benchmarks/report.py --check
 	$(BIN)/python results/report.py --check
+	$(BIN)/python benchmarks/heads.py --check
 
 bench: setup ## measure time and memory on this CPU, then rewrite tables and plots
 	$(BIN)/python benchmarks/run.py

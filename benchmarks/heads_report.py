@@ -107,22 +107,14 @@ def early_table(rows: list[Row]) -> str:
     return table(["task", *(words for words, *_ in columns)], lines)
 
 
-def robust_table(rows: list[Row]) -> str:
-    """Write mean accuracy over tasks of every head: as they are, with places removed, and with stray ones."""
-    names = [n for n in SEVEN if all(find(rows, n, h) for h in HEADS)]
+def pair_table(rows: list[Row], first: str, second: str) -> str:
+    """Write two mean accuracies of every head and task, at the chosen rate."""
+    names = [name for name in TASKS if find(rows, name, OURS)]
     lines = []
     for head, (title, _) in HEADS.items():
-        kept = [n for n in names if find(rows, n, head)]
-        means = (
-            [
-                statistics.mean(statistics.mean(percent(find(rows, n, head), f"test_{at}")) for n in kept)
-                for at in ("100", "300", "all", "removed", "stray")
-            ]
-            if kept
-            else []
-        )
-        lines.append([title, *(f"{value:.1f}" for value in means)])
-    return table(["head", "100 steps", "300 steps", "all steps", "places removed", "stray places"], lines)
+        found = [[percent(find(rows, n, head), f"test_{at}") for at in (first, second)] for n in names]
+        lines.append([title, *(" / ".join(f"{statistics.mean(v):.1f}" for v in pair if v) or "–" for pair in found)])
+    return table(["head", *(TASKS[name].short for name in names)], lines)
 
 
 def times_table(times: dict[str, dict[str, float]]) -> str:
@@ -156,7 +148,7 @@ def draw(rows: list[Row]) -> None:
     views += [("Errors after all steps at the chosen rate, %", None, "test_all")]
     for axes, (title, rate, at) in zip(figure.subplots(2, 1), views, strict=True):
         for k, name in enumerate(names):
-            for head in COLOURS:
+            for head in COLOURS if rate is None else (RIVAL, OURS):
                 if values := percent(find(rows, name, head, rate), at):
                     size = 8 if head == OURS else 6
                     error = 100 - statistics.mean(values)
@@ -184,7 +176,8 @@ def draw(rows: list[Row]) -> None:
 def write_report(check: bool = False) -> list[str]:
     """Write the tables of the page and the picture, or say what is out of date."""
     rows, record = read_runs(), json.loads((FOLDER / "record.json").read_text())
-    tables = {"final": final_table(rows), "early": early_table(rows), "robust": robust_table(rows)}
+    tables = {"final": final_table(rows), "early": early_table(rows), "steps": pair_table(rows, "100", "300")}
+    tables["robust"] = pair_table(rows, "removed", "stray")
     tables["times"] = times_table(record["milliseconds"])
     old = new = PAGE.read_text()
     for name, content in tables.items():
