@@ -22,7 +22,7 @@ Features = Tensor | Sequence[Tensor]
 SHARPNESS = 3.0
 """Factor of the parts' scores: around zero the logistic function tells them hardly apart."""
 BETA_SCALE = 4.0
-"""Factor of benefits and costs, which lets them keep up with the other weights at one learning rate."""
+"""Factor of benefits and costs: one over the slope of the logistic function, through which they get their inputs."""
 EPS = 0.1
 """Least variance of a class: at first agreement changes little, and grows as the network learns larger votes."""
 
