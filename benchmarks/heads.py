@@ -253,7 +253,8 @@ STAGES = {
     "train": "train what is missing",
     "test": "read test data",
     "times": "measure times",
-    "report": "write tables",
+    "report": "write tables and the picture",
+    "check": "compare the tables with the runs",
 }
 
 if __name__ == "__main__":

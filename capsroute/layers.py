@@ -186,14 +186,13 @@ class Routing(nn.Module):
             masked = ~check_mask(mask, a_inp)
             a_inp, mu_inp = a_inp.masked_fill(masked, -torch.inf), mu_inp.masked_fill(masked[..., None, None], 0.0)
         B = self.B if self.n_out is not None and n_out is None else self._spread_biases(n_inp, n_out)
-        beta_use = self._scale_beta(self.beta_use)
-        betas = {"beta_use": beta_use, "beta_ign": beta_use if self.tie_betas else self._scale_beta(self.beta_ign)}
-        return {"a_inp": a_inp, "mu_inp": mu_inp, "W": self.W, "B": B, **betas}
-
-    def _scale_beta(self, beta: Tensor) -> Tensor:
+        beta_use = self.beta_use
+        betas = {"beta_use": beta_use, "beta_ign": beta_use if self.tie_betas else self.beta_ign}
         if self.init == "random" and self.n_kinds > 1:
-            beta = beta - (1 - MEAN_RATE) * beta.mean(0)
-        return beta if self.beta_scale == 1 else beta * self.beta_scale
+            betas = {name: beta - (1 - MEAN_RATE) * beta.mean(0) for name, beta in betas.items()}
+        if self.beta_scale != 1:
+            betas = {name: beta * self.beta_scale for name, beta in betas.items()}
+        return {"a_inp": a_inp, "mu_inp": mu_inp, "W": self.W, "B": B, **betas}
 
     def _spread_biases(self, n_inp: int, n_out: int | None) -> Tensor:
         if self.n_out is not None:

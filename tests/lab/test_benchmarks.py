@@ -122,3 +122,34 @@ def test_plots_are_drawn(bench: Any, tmp_path: Path) -> None:
     plot.draw_families(rows, tmp_path / "families.png")
     plot.draw_cases(rows, plot.captured_time, "ms", tmp_path / "cases.png")
     assert min(path.stat().st_size for path in tmp_path.iterdir()) > 10_000
+
+
+@pytest.mark.parametrize("n_kinds", [None, 3])
+def test_heads_have_as_many_parameters_and_ignore_padding(bench: Any, n_kinds: int | None) -> None:
+    import torch
+
+    models = bench("heads_models")
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]]).bool()
+    x = torch.randn(2, *([n_kinds] if n_kinds else []), 7, 12)
+    target = models.count(models.make_head("routing", 12, 5, n_kinds))
+    for name in models.HEADS:
+        head = models.make_head(name, 12, 5, n_kinds)
+        assert abs(models.count(head) / target - 1) <= 0.1
+        torch.testing.assert_close(head(x, mask)[:1], head(x[:1, ..., :4, :], mask[:1, :4]), rtol=1e-3, atol=1e-4)
+
+
+def test_heads_report_on_few_runs(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = bench("heads_report")
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
+    rows = [
+        {"task": "sets", "head": head, "rate": 0.001, "seed": seed, "chosen": True, "test_all": right + seed / 10}
+        for head, right in (("routing", 0.7), ("attention", 0.5))
+        for seed in range(3)
+    ]
+    report.write_runs(
+        [row | dict.fromkeys(("test_100", "test_300", "test_removed", "test_stray"), 0.5) for row in rows]
+    )
+    found = report.read_runs()
+    assert "| `RoutingHead` | 80.0 ± 5.8 |" in report.final_table(found)
+    assert "| mean pooling | – |" in report.final_table(found)
+    assert "+20.0 (+2.4)" in report.early_table(found)

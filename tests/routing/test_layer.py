@@ -38,6 +38,19 @@ def test_initial_values() -> None:
     assert all((p == 0).all() for name, p in layer.named_parameters() if name != "W")
 
 
+@pytest.mark.parametrize("tie_betas", [True, False])
+def test_random_initial_values_sum_to_zero_over_kinds(tie_betas: bool) -> None:
+    layer = Routing(1, 4, 2, n_inp=50, n_out=20, init="random", beta_scale=4.0, tie_betas=tie_betas)
+    for name, beta in layer.named_parameters():
+        if name.startswith("beta"):
+            assert abs(beta.std().item() - 0.1) < 0.01
+            assert beta.mean(0).abs().max() < 1e-6
+            torch.nn.init.ones_(beta)
+    used = layer.route_arguments(torch.zeros(50), torch.zeros(50, 1, 4))
+    for name in ("beta_use", "beta_ign"):  # their mean over kinds counts a tenth
+        torch.testing.assert_close(used[name], torch.full((50, 20), 0.4))
+
+
 def test_tied_betas_are_one_parameter() -> None:
     layer = Routing(3, 4, 2, n_out=5, tie_betas=True)
     assert layer.beta_ign is None
