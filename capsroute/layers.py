@@ -43,6 +43,8 @@ class Routing(nn.Module):
         impl: Implementation, see [`route`][capsroute.route].
     """
 
+    beta_ign: nn.Parameter  # none where betas are tied
+
     def __init__(
         self,
         d_cov: int,

@@ -15,6 +15,7 @@ def test_settings_get_their_types() -> None:
         make_config("smallnorb"), ["epochs=3", "lr_max=1e-3", "seed=7", "validate_on=none", "folder=a b"]
     )
     assert (config.epochs, config.lr_max, config.seed, config.validate_on) == (3, 1e-3, 7, None)
+    assert isinstance(config, VisionConfig)
     assert config.folder == "a b"
     assert make_config("smallnorb").epochs == 50
 
