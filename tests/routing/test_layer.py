@@ -53,7 +53,7 @@ def test_random_initial_values_sum_to_zero_over_kinds(tie_betas: bool) -> None:
 
 def test_tied_betas_are_one_parameter() -> None:
     layer = Routing(3, 4, 2, n_out=5, tie_betas=True)
-    assert layer.beta_ign is None
+    assert "beta_ign" not in dict(layer.named_parameters())
     assert sum(p.numel() for p in layer.parameters()) == 5 * (4 * 2 + 3 * 2 + 1)
     arguments = layer.route_arguments(torch.zeros(9), torch.randn(9, 3, 4))
     assert arguments["beta_ign"] is arguments["beta_use"]
