@@ -197,7 +197,7 @@ WRONG = {
 BAD_SETTINGS = {
     "n_iters": (0, -1, 2.5, "3", None, True, [3], 3j, torch.tensor(3)),
     "eps": (0, -1e-5, "1e-5", None, True, [1e-5], 1e-5j, torch.inf, torch.nan, torch.tensor(1e-5), 10**400),
-    "agreement": ("x", "", None, 3, True, Gaussian, [Gaussian()]),
+    "agreement": ("x", "", None, 3, True, Gaussian, ["gaussian"]),
     "impl": ("x", "", None, 3, True, ["auto"], {"auto"}, b"auto"),
 }
 BAD_SIZES = (0, -1, 2.5, "3", True, [3], 3j, np.float64(3), torch.tensor(3))
