@@ -28,6 +28,11 @@ def view(category: str, instance: int, elevation: float = 40, azimuth: float = 4
     return toys.render(category, instance, elevation, azimuth, lighting, **options)[0].float()
 
 
+def list_files(folder: Path) -> list[Path]:
+    """Return all files but locks, which stay for the next process."""
+    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
 def draw_silhouettes(toy: stage.Toy, angles: torch.Tensor, elevation: float) -> torch.Tensor:
     """Return whether the toy covers each pixel, for both eyes of each view."""
     eyes = stage.make_eye_rays(toy, angles, torch.full_like(angles, elevation))
@@ -132,7 +137,7 @@ def test_render_equals_cache(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("few")
 def test_cache_is_not_rendered_again(tmp_path: Path) -> None:
     first = toys.load(tmp_path, "train", 8, progress=False)
-    (file,) = tmp_path.rglob("*.*")
+    (file,) = list_files(tmp_path)
     before = file.stat()
     assert np.array_equal(first.images, toys.load(tmp_path, "train", 8, progress=False).images)
     assert file.stat() == before
@@ -172,7 +177,7 @@ def test_interrupted_rendering_leaves_no_cache(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(toys, "render_views", failing)
     with pytest.raises(KeyboardInterrupt):
         toys.load(tmp_path, "train", 8, progress=False)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert list_files(tmp_path) == []
 
 
 @pytest.mark.usefixtures("few")
@@ -186,7 +191,7 @@ def test_threads_may_render_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert np.array_equal(found[0].images, found[1].images)
-    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
+    assert len(list_files(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
