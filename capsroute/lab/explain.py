@@ -6,6 +6,7 @@ Axes: m rows and n columns of an image, or n tokens or vectors; k classes.
 import math
 import textwrap
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -68,7 +69,7 @@ def explain(
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(ABC):
     """The net credit of each place for the predicted class, against the others."""
 
     prediction: Prediction
@@ -83,13 +84,13 @@ class Explanation:
         )
         return words + (" Only the beginning was read." if self.prediction.truncated else "")
 
+    @abstractmethod
     def figure(self) -> Html:
         """Return HTML of the input with its credit, and the caption."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(self, figure: "Figure") -> None:
         """Draw the input with its credit on a figure of Matplotlib."""
-        raise NotImplementedError
 
     def plot(self) -> "Figure":
         """Return a figure of Matplotlib, which a notebook shows."""

@@ -105,4 +105,4 @@ def print_version(wanted: bool) -> None:
 
 @app.callback()
 def main(version: Annotated[bool, typer.Option("--version", callback=print_version, help="Print it.")] = False) -> None:
-    """Routing by agreement for PyTorch: train, test, explain and share the paper's networks."""
+    """Routing by agreement for PyTorch: train, test, explain, serve and share networks for images, texts and sets."""
