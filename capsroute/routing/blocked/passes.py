@@ -20,6 +20,8 @@ from ..mapping import Tensors
 
 EVERY = slice(None)
 TINY = 1e-30
+ALL = 1 - 2**-22
+"""Share of an input above which an output has all of it."""
 Buffers = dict[str, Tensor]
 """Memory for large results, by name; all blocks share it."""
 
@@ -256,6 +258,9 @@ class Block:
         if terms is None:
             return None
         dlogits = self.dD_use.sub_(D_dD / self.f.clamp(min=TINY)).mul_(self.D_use)
+        # of an input that one output has all of, they are zero; rounding would count in samples with next to no data
+        highest, total = self.D_use.amax(1, keepdim=True), self.D_use.sum(1, keepdim=True)
+        dlogits.masked_fill_((highest == total) & (total >= self.f * ALL), 0.0)
         dmu, dp = 2 * terms.p * sum_over_i(dlogits, self.distance), -sum_over_i(dlogits, self.square)
         slope = torch.mul(self.distance, -2 * terms.p.unsqueeze(-1), out=self.spare)
         self.dV.addcmul_(slope, dlogits.unsqueeze(-2))
