@@ -142,6 +142,8 @@ def route_packed(
             offsets = offsets.to(mu_inp.device, torch.int64)
             out = route_kernel(a_inp, mu_inp, offsets, lengths.tolist(), *params, case.n_iters, case.agreement, eps)
         return Capsules(*(saturate(t, case.dtype) for t in out))
+    # in the loop's precision, so that gradients of parameters are rounded once and not for every group
+    a_inp, mu_inp, W, B, beta_use, beta_ign = (t.to(torch.promote_types(case.dtype, torch.float32)) for t in tensors)
     groups = group_samples(lengths, case.n_kinds, mu_inp.device)
     parts = []
     for group in groups:
@@ -149,7 +151,7 @@ def route_packed(
         a, mu = a.masked_fill(~group.mask, -torch.inf), mu.masked_fill(~group.mask[..., None, None], 0.0)
         parts.append(route(a, mu, W, B, beta_use, beta_ign, n_iters=n_iters, agreement=agreement, eps=eps, impl=impl))
     order = torch.cat([group.samples for group in groups]).argsort()
-    return Capsules(*(torch.cat(ts)[order] for ts in zip(*parts, strict=True)))
+    return Capsules(*(saturate(torch.cat(ts)[order], case.dtype) for ts in zip(*parts, strict=True)))
 
 
 def trace(
