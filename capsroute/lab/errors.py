@@ -9,6 +9,7 @@ EXTRAS = {  # packages that are not part of the extra `train`, which most comman
     "pandas": "text",
     "timm": "timm",
     "optuna": "sweep",
+    "ray": "ray",
     "gradio": "demo",
     "fastapi": "serve",
     "uvicorn": "serve",

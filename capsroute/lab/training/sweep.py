@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lightning.fabric import Fabric
-
 from ..errors import UserError, needs_extra
+from .cluster import Cluster, import_ray, map_on_cluster
 from .config import SettingError
 from .environment import Environment
 from .experiments import ExperimentConfig, complete_config, make_task, read_config
@@ -47,7 +46,7 @@ def sweep(
     seeds: int,
     folder: Path,
     environment: Environment,
-    fabric: Fabric,
+    cluster: Cluster | None = None,
     *,
     note: str = "",
     console: "Console | None" = None,
@@ -61,8 +60,8 @@ def sweep(
         settings: `FIELD=VALUE`, or `FIELD=VALUE,VALUE,...` for one of several.
         seeds: Number of runs of each combination, with seeds 0, 1, ...
         folder: Where runs and the record of trials go.
-        environment: Devices and precision.
-        fabric: The same, launched, with one process.
+        environment: Device and precision of each run.
+        cluster: Machines to train on, if not in this process; where it gives runs no GPU they train on a CPU.
         note: A remark for the record.
         console: Where to show progress.
     """
@@ -72,8 +71,14 @@ def sweep(
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
     except ImportError as error:
         raise needs_extra("optuna", "sweep") from error
-    if fabric.world_size > 1:
+    if environment.devices * environment.nodes > 1:
         raise SettingError("devices: expected one process for a sweep; run replicate for several")
+    if cluster:
+        import_ray()
+        accelerator = "cpu" if environment.accelerator == "auto" and not cluster.gpus else environment.accelerator
+        environment = dataclasses.replace(environment, accelerator=accelerator)
+    else:
+        environment.launch()  # so that a device that is missing is found now
     fixed, grid = split_settings(settings)
     configs = {}  # all of them first, so that a mistake is found before the first run
     for values in itertools.product(*grid.values()):
@@ -93,16 +98,29 @@ def sweep(
         if params not in waiting:  # new, or interrupted: its run is resumed
             study.enqueue_trial(params)
 
-    def train_trial(trial: Any) -> float:
+    def start_trial(trial: Any) -> tuple[ExperimentConfig, Path, Environment, str]:
         values = tuple(trial.suggest_categorical(name, choices) for name, choices in grid.items())
-        seed = trial.suggest_categorical("seed", list(range(seeds)))
-        run = RunFolder(folder / run_name(list(grid), values, seed))
-        if console:
-            done = sum(t.value is not None for t in study.trials)
-            console.print(f"run {done + 1} of {len(trials)}: {run.path.name}")
-        return train_run(dataclasses.replace(configs[values], seed=seed), run, environment, fabric, note, console)
+        seed = trial.suggest_int("seed", 0, seeds - 1)  # a range may grow, unlike a list
+        place = folder / run_name(list(grid), values, seed)
+        return dataclasses.replace(configs[values], seed=seed), place, environment, note
 
-    if left:
+    def report(place: Path, happens: str = "") -> None:
+        if console:
+            done = sum(trial.value is not None for trial in study.trials)
+            console.print(f"run {done + 1} of {len(trials)}: {place.name}{happens}")
+
+    def train_trial(trial: Any) -> float:
+        arguments = start_trial(trial)
+        report(arguments[1])
+        return train_run(*arguments, console)
+
+    if left and cluster:
+        started = [study.ask() for _ in left]
+        calls = [start_trial(trial) for trial in started]
+        for k, accuracy in map_on_cluster(cluster, train_run, calls):
+            report(calls[k][1], " has ended")
+            study.tell(started[k], accuracy)
+    elif left:
         study.optimize(train_trial, n_trials=len(left))
     found: dict[tuple[Any, ...], dict[int, float]] = {values: {} for values in configs}
     for trial in study.trials:
@@ -153,18 +171,14 @@ def run_name(names: Sequence[str], values: Sequence[str], seed: int) -> str:
 
 
 def train_run(
-    config: ExperimentConfig,
-    run: RunFolder,
-    environment: Environment,
-    fabric: Fabric,
-    note: str,
-    console: "Console | None",
+    config: ExperimentConfig, folder: Path, environment: Environment, note: str, console: "Console | None" = None
 ) -> float:
     """Train a run, or go on with it, and return the validation accuracy of its final weights."""
+    run = RunFolder(folder)
     if run.started and read_config(run) != config:
         raise SettingError(f"{run.path}: holds a run with other settings; choose another folder")
     if not run.finished:
-        Trainer(make_task(config), run, environment, fabric, console).train(resume=run.started, note=note)
+        Trainer(make_task(config), run, environment, environment.launch(), console).train(resume=run.started, note=note)
     accuracy = run.validation.read().get("accuracy")
     if accuracy is None or not len(accuracy):
         raise UserError(f"{run.path}: expected validation results, found none")
