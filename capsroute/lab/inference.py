@@ -103,6 +103,11 @@ class Predictor:
             return self.network.kind
         return "texts" if isinstance(self.network, SST) else "images"
 
+    @property
+    def views(self) -> int:
+        """How many images of one thing the network takes: 2 for stereo pairs."""
+        return getattr(getattr(self.preprocessing, "images", self.preprocessing), "views", 1)
+
     def prepare(self, value: Any) -> Sample:
         """Return an input ready for the network; raises `UserError` for one that cannot be read.
 

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from .data.own.images import pair_views
 from .data.own.tables import SUFFIXES as TABLES
 from .data.own.tables import TEXT_NAMES, Columns, check_columns, describe_names, read_table
 from .errors import UserError
@@ -25,7 +26,9 @@ class Input(NamedTuple):
     value: Any
 
 
-def read_inputs(kind: str, words: Iterable[str], stdin: BinaryIO | None, column: str = "") -> Iterator[Input]:
+def read_inputs(
+    kind: str, words: Iterable[str], stdin: BinaryIO | None, column: str = "", *, views: int = 1
+) -> Iterator[Input]:
     """Yield the inputs that words of a command name.
 
     Args:
@@ -33,16 +36,23 @@ def read_inputs(kind: str, words: Iterable[str], stdin: BinaryIO | None, column:
         words: Texts, files, folders of images, or `-` for the lines of standard input.
         stdin: Standard input; none if it is closed.
         column: The column of texts in a table, if it cannot be guessed.
+        views: Images that the network takes of one thing: 2 for stereo pairs, which are found by their names. A line of
+            standard input is an input by itself, so that each can be answered before the next is written.
     """
     read = {"images": read_images, "texts": read_texts, "arrays": read_sets}[kind]
-    for word in words:
-        if word != STDIN:
-            yield from read(word, column)
+
+    def read_words(words: Iterable[str]) -> Iterator[Input]:
+        found = (one for word in words for one in read(word, column))
+        return pair_images(found) if views == 2 else found
+
+    for from_stdin, some in itertools.groupby(words, STDIN.__eq__):
+        if not from_stdin:
+            yield from read_words(some)
             continue
         if stdin is None:
             raise UserError("standard input: expected lines, it is closed; give inputs as arguments")
         for line in read_lines(stdin):
-            yield from [Input(line, line)] if kind == "texts" else read(line, column)
+            yield from [Input(line, line)] if kind == "texts" else read_words([line])
 
 
 def read_images(word: str, _: str = "") -> Iterator[Input]:
@@ -55,6 +65,15 @@ def read_images(word: str, _: str = "") -> Iterator[Input]:
     if not files:
         raise UserError(f"{word}: expected images ({', '.join(SUFFIXES)}) in this folder, found none")
     yield from (Input(str(file), str(file)) for file in files)
+
+
+def pair_images(images: Iterable[Input]) -> Iterator[Input]:
+    """Yield image files, those of a stereo pair as one input that is named after both."""
+    images = list(images)
+    given = {Path(image.value): image for image in images}
+    for pair in pair_views(Path(image.value) for image in images):
+        found = [given[path] for path in pair]
+        yield found[0] if len(found) == 1 else Input(", ".join(one.name for one in found), [one.value for one in found])
 
 
 def read_texts(word: str, column: str = "") -> Iterator[Input]:

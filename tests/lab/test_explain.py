@@ -60,6 +60,24 @@ def test_command_writes_picture_and_page(kind: str, suffix: str, tmp_path: Path)
     assert (wrong.exit_code, wrong.stderr) == (1, "out.gif: expected a name that ends with .png or .html\n")
 
 
+def test_stereo_pair_is_explained_by_its_left_image(tmp_path: Path) -> None:
+    left, right = tmp_path / "a-left.png", tmp_path / "a-right.png"
+    for k, file in enumerate((left, right)):
+        draw_image(k).save(file)
+    words = ["explain", "toys", str(right), str(left), "-o", str(tmp_path / "out.html")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    pair, single = explain("toys", [left, right]), explain("toys", left)
+    assert pair.caption in " ".join(result.stdout.split())
+    assert isinstance(pair, ImageExplanation)
+    assert isinstance(single, ImageExplanation)
+    np.testing.assert_array_equal(pair.image, single.image)
+    assert not np.allclose(pair.credit, single.credit)
+    draw_image(2).save(tmp_path / "b.png")
+    wrong = CliRunner().invoke(app, [*words, str(tmp_path / "b.png")])
+    assert (wrong.exit_code, "expected one input alone" in wrong.stderr) == (1, True)
+
+
 def test_heat_follows_the_image_and_not_its_frame(tmp_path: Path) -> None:
     """The network fits a tall image between repeated edges; the picture shows the image alone."""
     draw_image(0, (20, 90)).save(tmp_path / "tall.png")

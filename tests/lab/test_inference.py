@@ -64,6 +64,30 @@ def test_shipped_network_takes_one_image_for_both_eyes(tmp_path: Path) -> None:
     assert tuple(prediction.probabilities) == CATEGORIES
 
 
+def test_stereo_pairs_are_one_input(home: Path, tmp_path: Path) -> None:
+    """Files of a pair may be given in any order; a network that takes single images finds no pairs."""
+    (tmp_path / "below").mkdir()
+    left, right, alone, other = (
+        tmp_path / name for name in ("a-left.png", "a-right.png", "b_left.png", "below/a_RIGHT.png")
+    )
+    for k, file in enumerate((left, right, alone, other)):
+        draw_image(k).save(file)
+    pair, *singles = Predictor("toys")([[left, right], alone, other])
+    for words in ([tmp_path], [right, alone, other, left]):
+        found = [json.loads(line) for line in run("predict", "toys", "--json", *words).splitlines()]
+        by_name = {answer["input"]: answer["probabilities"] for answer in found}
+        assert by_name[f"{left}, {right}"] == pytest.approx(pair.probabilities, abs=1e-5)
+        for single in singles:
+            assert by_name.pop(single.input) == pytest.approx(single.probabilities, abs=1e-5)
+        assert len(by_name) == 1
+    one_eye = run("predict", "toys", "--json", left, left).splitlines()
+    assert [json.loads(line)["input"] for line in one_eye] == [str(left)] * 2
+    assert json.loads(one_eye[0])["probabilities"] != pytest.approx(pair.probabilities, abs=1e-5)
+    assert len(run("predict", "toys", "-", stdin=f"{left}\n{right}\n".encode()).splitlines()) == 2
+    assert len(run("predict", "toys", "-", stdin=f"{tmp_path}\n".encode()).splitlines()) == 3
+    assert len(run("predict", home / "images", left, right).splitlines()) == 2
+
+
 def test_inputs_that_cannot_be_read_have_errors(home: Path, tmp_path: Path) -> None:
     good, bad, cut, huge = (tmp_path / f"{name}.png" for name in ("good", "bad", "cut", "huge"))
     draw_image(0).save(good)

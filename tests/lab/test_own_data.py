@@ -62,6 +62,10 @@ def test_pairs_by_name(tmp_path: Path) -> None:
     data = list_images(tmp_path)
     assert [[file.name for file in views] for views in data.items] == [["x-left.png", "x-right.png"]] * 2
     assert image_size(data.items) == {"rows": 16, "columns": 32, "channels": 1, "views": 2}
+    write_image(tmp_path / "b" / "x_left.png")  # the left image of a second thing with the same name
+    with pytest.raises(UserError, match="the other image of the stereo pair is missing"):
+        list_images(tmp_path)
+    (tmp_path / "b" / "x_left.png").unlink()
     write_image(tmp_path / "b" / "y-left.png")
     with pytest.raises(UserError, match=r"y-left\.png: the other image of the stereo pair is missing"):
         list_images(tmp_path)

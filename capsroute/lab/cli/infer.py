@@ -57,7 +57,7 @@ def predict(
     stdin = sys.stdin.buffer if sys.stdin else None
     show = _make_writer("json" if as_json else form, predictor.classes)
     is_typed = not inputs and sys.stdin is not None and sys.stdin.isatty()
-    found, failed = read_inputs(predictor.kind, inputs or [STDIN], stdin, column), False
+    found, failed = read_inputs(predictor.kind, inputs or [STDIN], stdin, column, views=predictor.views), False
     while batch := list(itertools.islice(found, 1 if is_typed else BATCH)):
         names, values = zip(*batch, strict=True)
         for prediction in predictor(values, names):
@@ -103,7 +103,12 @@ def _csv_row(cells: Sequence[str]) -> str:
 @app.command(epilog='Example: capsroute explain treebank "it is not a bad film" -o words.html')
 def explain(
     name: WeightsName,
-    value: Annotated[str, typer.Argument(metavar="INPUT", help="A text, an image file, or a file of one set.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT", help="A text, an image file or the two of a stereo pair, or a file of one set."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Picture (.png) or page (.html) to write.")] = Path(
         "explanation.png"
     ),
@@ -117,10 +122,13 @@ def explain(
 
     predictor = Predictor(name, encoder=encoder, device=device)
     stdin = sys.stdin.buffer if sys.stdin else None
-    found = next(read_inputs(predictor.kind, [value], stdin), None)
-    if found is None:
-        raise UserError(f"{value}: expected an input, found none")
-    explanation = explain_input(predictor, found.value, name=found.name)
+    found = read_inputs(predictor.kind, inputs, stdin, views=predictor.views)
+    first = next(found, None)
+    if first is None:
+        raise UserError(f"{inputs[0]}: expected an input, found none")
+    if len(inputs) > 1 and next(found, None):
+        raise UserError(f"{inputs[1]}: expected one input alone, or NAME-left and NAME-right for a stereo network")
+    explanation = explain_input(predictor, first.value, name=first.name)
     explanation.save(out)
     console.print(f"{explanation.caption}\n{out}", markup=False)
 

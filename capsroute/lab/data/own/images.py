@@ -1,7 +1,7 @@
 """Images in folders by class: `DIR/class/*.png`, or the same below `train`, `val` and `test`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,20 @@ def list_images(folder: Path, group_by: str = "") -> Labelled:
     )
 
 
+def pair_views(files: Iterable[Path]) -> list[list[Path]]:
+    """Return the files of each thing: `NAME-left` and `NAME-right` of a folder together, all others alone."""
+    things: list[dict[str, Path]] = []
+    by_name: dict[Path, dict[str, Path]] = {}
+    for path in files:
+        eye = EYE.search(path.stem)
+        name, side = (path.parent / EYE.sub("", path.stem), eye[1].lower()) if eye else (path, "")
+        if side in by_name.get(name, {side: path}):  # new, or a second file with the same name and side
+            by_name[name] = {}
+            things.append(by_name[name])
+        by_name[name][side] = path
+    return [[thing[side] for side in sorted(thing)] for thing in things]
+
+
 def image_size(items: Sequence[Sequence[Path]], longest: int | None = None) -> dict[str, int]:
     """Return rows, columns, channels and views that suit most of some images.
 
@@ -90,11 +104,4 @@ def _find_views(folder: Path) -> list[list[Path]]:
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not found:
         raise UserError(f"{folder}: a class without images ({', '.join(SUFFIXES)}); add some, or remove the folder")
-    views: dict[Path, dict[str, Path]] = {}
-    for path in found:
-        eye = EYE.search(path.stem)
-        name = path.with_name(EYE.sub("", path.stem)) if eye else path
-        views.setdefault(name, {})[eye[1].lower() if eye else ""] = path
-    if not any(len(pair) == 2 for pair in views.values()):  # names that end so by chance
-        return [[path] for path in found]
-    return [[pair[eye] for eye in sorted(pair)] for pair in views.values()]
+    return pair_views(found)
