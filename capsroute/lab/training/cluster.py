@@ -30,7 +30,7 @@ def map_on_cluster(
 ) -> Iterator[tuple[int, Any]]:
     """Yield the position of each call's arguments and its result, those that end first coming first.
 
-    Calls run in this process's folder, which every machine must have. Ray repeats those whose process or machine dies;
+    Calls run in this process's folder, which every machine must have. Ray repeats those whose process dies;
     an error of the function itself ends them all.
     """
     ray = import_ray()
