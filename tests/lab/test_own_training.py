@@ -166,6 +166,8 @@ def test_sweep_compares_on_validation_and_goes_on(files: dict[str, Path], tmp_pa
     assert [len(row["accuracies"]) for row in summary["combinations"]] == [2, 2]
     again = run(*words, "--out", tmp_path, "--accelerator", "cpu").output
     assert "run 1 of" not in again
+    others = [word if word != "epochs=1" else "epochs=2" for word in words]  # fixed ones, which the grid does not show
+    assert "with other settings" in refuse(*others, "--out", tmp_path, "--accelerator", "cpu")
     assert "expected one with several values" in refuse("sweep", "arrays", files["arrays"], "--set", "epochs=1")
     none_held_out = ("--set", "validation_share=0", "--set", "n_parts=1,2")
     assert "validation_share" in refuse("sweep", "arrays", files["arrays"], *none_held_out)

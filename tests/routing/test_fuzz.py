@@ -85,7 +85,8 @@ CASES: SearchStrategy[Case] = st.builds(
     n_inp=st.integers(0, 40),
     n_out=st.integers(2, 20),  # with one, that of beta_ign is zero, which has no budget: moments round it to 4e-16
     n_iters=st.integers(1, 5),
-    scale=st.sampled_from([1.0, 1e-30, 1e-6, 1e-3, 30.0, 1e3]),
+    # at 1e3, five iterations of k-means amplify the rounding of exact ties beyond the largest float32
+    scale=st.sampled_from([1.0, 1e-30, 1e-6, 1e-3, 30.0]),
     eps=st.sampled_from([1e-5, 1e-3, 1.0]),
 ).filter(lambda case: case.votes <= MAX_VOTES)
 

@@ -89,7 +89,8 @@ def sweep(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     file = str(folder / STORAGE)
     storage = JournalStorage(JournalFileBackend(file, JournalFileOpenLock(file)))
-    study = optuna.create_study(storage=storage, study_name=experiment, direction="maximize", load_if_exists=True)
+    name = " ".join([experiment, *sorted(fixed)])  # trials of other fixed settings are others
+    study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
     trials = [dict(zip([*grid, "seed"], [*values, k], strict=True)) for values in configs for k in range(seeds)]
     finished = [trial.params for trial in study.trials if trial.value is not None]
     waiting = [trial.system_attrs["fixed_params"] for trial in study.trials if trial.state.name == "WAITING"]
