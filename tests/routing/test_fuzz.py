@@ -1,5 +1,6 @@
 """Random cases by Hypothesis against the float64 reference: `make fuzz` runs 20,000 of them."""
 
+import math
 from functools import partial
 
 import pytest
@@ -56,7 +57,9 @@ def find_errors(case: Case, seed: int, impl: str) -> dict[str, Error]:
         rounded = Rounded(agreement, torch.finfo(loop).eps, k)
         runs.append(run(perturb(inputs, k, loop), "reference", agreement=rounded, **settings))
     worst = {name: max(budget({name: exact[name]}, [one], t.dtype)[name] for one in runs) for name, t in found.items()}
-    return compare(found, exact, worst)
+    errors = compare(found, exact, worst)
+    # where other roundings change all of a result, there are no digits to compare; it has to be finite
+    return {name: error for name, error in errors.items() if error.budget < 1 or error.distance == math.inf}
 
 
 @st.composite
