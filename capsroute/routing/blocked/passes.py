@@ -259,8 +259,8 @@ class Block:
             return None
         dlogits = self.dD_use.sub_(D_dD / self.f.clamp(min=TINY)).mul_(self.D_use)
         # of an input that one output has all of, they are zero; rounding would count in samples with next to no data
-        highest, total = self.D_use.amax(1, keepdim=True), self.D_use.sum(1, keepdim=True)
-        dlogits.masked_fill_((highest == total) & (total >= self.f * ALL), 0.0)
+        alone = self.D_use.count_nonzero(1).unsqueeze(1) == 1
+        dlogits.masked_fill_(alone & (self.D_use.sum(1, keepdim=True) >= self.f * ALL), 0.0)
         dmu, dp = 2 * terms.p * sum_over_i(dlogits, self.distance), -sum_over_i(dlogits, self.square)
         slope = torch.mul(self.distance, -2 * terms.p.unsqueeze(-1), out=self.spare)
         self.dV.addcmul_(slope, dlogits.unsqueeze(-2))
