@@ -1,7 +1,6 @@
 """Estimates how long implementations take on a CPU, for `impl="auto"`.
 
-The constants were fitted to the shapes of `benchmarks/shapes.py` on one core, forward and backward, where they pick an
-implementation within 20% of the fastest.
+The constants were fitted to the shapes of `benchmarks/shapes.py` on one core, forward and backward.
 """
 
 from typing import NamedTuple

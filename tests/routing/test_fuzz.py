@@ -98,7 +98,7 @@ CASES: SearchStrategy[Case] = st.builds(
 def make_case(dtypes: tuple[torch.dtype, torch.dtype], sizes: dict[str, int], **settings: Any) -> Case:
     """Return a case of one kind whose inputs share all parameters, other settings as usual."""
     agreement, packed = settings.pop("agreement", "gaussian"), settings.pop("packed", False)
-    axes = dict.fromkeys(PARAMS, ("n_kinds", "n_out"))
+    axes = dict.fromkeys(PARAMS, ("n_kinds", "n_out")) | settings.pop("param_axes", {})
     family = Family(
         **sizes,
         max_out=0,
@@ -116,7 +116,8 @@ SINGLE, HALF = (torch.float32, torch.float32), (torch.float32, torch.float16)
 VECTOR, MATRIX = {"d_cov": 1, "d_inp": 1, "d_out": 2}, {"d_cov": 2, "d_inp": 2, "d_out": 2}
 ABSENT = make_case(SINGLE, VECTOR, batch=1, n_inp=5, n_out=2)
 SMALL_SHARES = make_case(SINGLE, MATRIX, agreement="kmeans", batch=2, n_inp=2, n_out=4, scale=30.0)
-PACKED_HALVES = make_case(HALF, VECTOR, agreement="kmeans", packed=True, batch=4, n_inp=15, n_out=19)
+SHARED = {"beta_ign": ("n_kinds", "1")}
+PACKED_HALVES = make_case(HALF, VECTOR, agreement="kmeans", packed=True, batch=4, n_inp=15, n_out=19, param_axes=SHARED)
 
 
 def test_random_cases_are_within_budget(pytestconfig: pytest.Config) -> None:
