@@ -21,13 +21,13 @@ from torch import nn
 from ..credit import Credit, for_class, heat_maps
 from ..nets.hub import Hub
 from ..nets.trunks import Convolutions
+from . import html
 from .atomic_files import atomic_write
 from .errors import UserError, needs_extra
 from .formatting import percent, readable
+from .html import BLUE, ORANGE, Html
 from .inference import Prediction, Predictor, Sample
 from .preprocessing.images import ImagePreprocessing, open_image
-from .report import html
-from .report.html import BLUE, ORANGE, Html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,8 +85,8 @@ class Explanation(ABC):
         return words + (" Only the beginning was read." if self.prediction.truncated else "")
 
     @abstractmethod
-    def figure(self) -> Html:
-        """Return HTML of the input with its credit, and the caption."""
+    def figure(self, caption: str = "") -> Html:
+        """Return HTML of the input with its credit, above a caption; its own by default."""
 
     @abstractmethod
     def draw(self, figure: "Figure") -> None:
@@ -107,7 +107,7 @@ class Explanation(ABC):
 
     def to_html(self) -> str:
         """Return a page in one file."""
-        rows = [(name, percent(p)) for name, p in _by_probability(self.prediction)]
+        rows = [(name, percent(p)) for name, p in self.prediction.ranked()]
         table = html.table("Probabilities", ("class", "probability"), rows)
         section = html.Section("Explanation", [self.figure(), table])
         return html.page(readable(self.prediction.input, 80), [section], "Made by capsroute explain.")
@@ -142,9 +142,9 @@ class ImageExplanation(Explanation):
         cover = 0.75 * strength
         return ((1 - cover) * (0.5 * grey + 110) + cover * hue).clip(0, 255).round().astype(np.uint8)
 
-    def figure(self) -> Html:
+    def figure(self, caption: str = "") -> Html:
         views = [html.image(html.encode_png(pixels), alt) for pixels, alt in self._views()]
-        return html.panels(self.caption, *views)
+        return html.panels(caption or self.caption, *views)
 
     def draw(self, figure: "Figure") -> None:
         rows, columns = self.credit.shape
@@ -165,8 +165,8 @@ class TextExplanation(Explanation):
 
     pieces: Sequence[tuple[str, str]]  # each after the space before it
 
-    def figure(self) -> Html:
-        return html.figure(html.tinted_words(self.pieces, self.credit.tolist()), self.caption)
+    def figure(self, caption: str = "") -> Html:
+        return html.figure(html.tinted_words(self.pieces, self.credit.tolist()), caption or self.caption)
 
     def draw(self, figure: "Figure") -> None:
         lines: list[list[int]] = [[]]
@@ -210,13 +210,13 @@ class SetExplanation(Explanation):
 
     vectors: np.ndarray = field(repr=False)  # [n, d]
 
-    def figure(self) -> Html:
+    def figure(self, caption: str = "") -> Html:
         columns = [f"{k}" for k in range(min(N_COLUMNS, self.vectors.shape[1]))]
         rows = [(k, f"{self.credit[k]:+.3f}", *self._numbers(k)) for k in self._largest()]
         left_out = len(self.credit) - len(rows)
         more = f" {left_out:,} more inputs had less credit." if left_out else ""
         table = html.table("Inputs with the largest credit, and their numbers", ("input", "net credit", *columns), rows)
-        return html.figure(table, self.caption + more)
+        return html.figure(table, (caption or self.caption) + more)
 
     def draw(self, figure: "Figure") -> None:
         rows = self._largest()
@@ -259,12 +259,8 @@ def find_heat(predictor: Predictor, value: Any, sample: Sample, credit: Credit) 
     image = open_image(value[0] if isinstance(value, list | tuple) else value).convert("RGB")
     left, top, right, bottom = fitted.find_box(image.size)
     heat = heat[top:bottom, left:right]
-    scale = min(max(1.0, SIDE / max(image.size)), MAX_SIDE / max(image.size))
-    width, height = (max(1, round(scale * side)) for side in image.size)
-    image = image.resize(
-        (width, height), Image.Resampling.BICUBIC if max(image.size) > 32 else Image.Resampling.NEAREST
-    )
-    heat = nn.functional.interpolate(heat[None, None], (height, width), mode="bilinear")[0, 0]
+    image = resize_picture(image, min(MAX_SIDE, max(SIDE, *image.size)))
+    heat = nn.functional.interpolate(heat[None, None], (image.height, image.width), mode="bilinear")[0, 0]
     return heat.numpy(), np.asarray(image)
 
 
@@ -274,8 +270,11 @@ def find_grid(n_tokens: int, size: tuple[int, int]) -> tuple[int, int]:
     return next(((m, n) for m, n in grids if 0 < m * n <= n_tokens), (1, 1))
 
 
-def _by_probability(prediction: Prediction) -> list[tuple[str, float]]:
-    return sorted(prediction.probabilities.items(), key=lambda pair: -pair[1])
+def resize_picture(image: Image.Image, longest: int) -> Image.Image:
+    """Return an image whose longer side has so many pixels; those of a tiny image become squares."""
+    method = Image.Resampling.BICUBIC if max(image.size) > 32 else Image.Resampling.NEAREST
+    width, height = (max(1, round(longest * side / max(image.size))) for side in image.size)
+    return image.resize((width, height), method)
 
 
 def _wrap(words: str, width: int) -> str:

@@ -55,6 +55,10 @@ class Prediction(NamedTuple):
     def probability(self) -> float:
         return self.probabilities.get(self.label, 0.0)
 
+    def ranked(self) -> list[tuple[str, float]]:
+        """Return classes and their probabilities, the likeliest first."""
+        return sorted(self.probabilities.items(), key=lambda pair: -pair[1])
+
     @property
     def problem(self) -> str:
         """The error, with the name of the input."""

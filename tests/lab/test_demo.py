@@ -18,7 +18,7 @@ from capsroute.lab.data.pairs import CATEGORIES
 from capsroute.lab.demo import algorithm, handlers, language, pictures, vision
 from capsroute.lab.demo.own_network import OwnNetwork
 from capsroute.lab.errors import UserError
-from capsroute.lab.report.html import figure, tint
+from capsroute.lab.html import figure, tint
 from capsroute.layers import Routing
 from small_classifiers import CLASSES, make_classifier, make_inputs
 

@@ -20,7 +20,7 @@ LIBRARY = ("routing", "layers", "credit", "heads", "nets", "pretrained", "testin
 LAB = (
     *("errors", "formatting", "atomic_files", "progress", "environment_variables"),
     *("data", "encoders", "preprocessing", "baselines", "rivals", "variants", "analysis"),
-    *("training", "inference", "inputs", "report", "explain", "export", "serve", "demo", "cli", "__init__"),
+    *("training", "inference", "inputs", "html", "explain", "export", "report", "serve", "demo", "cli", "__init__"),
 )
 ORDER = [*LIBRARY, *(f"lab.{part}" for part in LAB), "__main__"]  # each may import those before it
 IMPLEMENTATIONS = ("reference", "moments", "blocked", "triton")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..data.pairs import CATEGORIES
 from ..errors import UserError
-from ..report.html import Html, figure, number_table, tinted_words
+from ..html import Html, figure, number_table, tinted_words
 from . import algorithm, language, pictures, vision
 
 WINNER = "the likeliest class"

@@ -6,8 +6,8 @@ import torch
 
 from ..errors import UserError
 from ..explain import Explanation, ImageExplanation, TextExplanation, explain
+from ..html import Html, encode_png, figure, image, tinted_words
 from ..inference import Predictor
-from ..report.html import Html, encode_png, figure, image, tinted_words
 from .handlers import explain_errors
 from .pictures import show_answer
 

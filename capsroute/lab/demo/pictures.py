@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...routing import Step
 from ..formatting import readable
-from ..report.html import BLUE, GREEN, ORANGE, Html, encode_png, figure, image, text
+from ..html import BLUE, GREEN, ORANGE, Html, encode_png, figure, image, text
 from .algorithm import HOMES, Scene
 
 HUES = (BLUE, ORANGE, GREEN)

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from ..analysis.accuracy import GroupAccuracy
-from .html import Html, image
+from ..html import Html, image
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 """Okabe and Ito's colours, distinct for colour-blind readers."""

@@ -11,9 +11,9 @@ from ...nets import SmallNORB
 from ..analysis.accuracy import accuracy_by_factor, bootstrap_interval
 from ..data import Pairs
 from ..formatting import interval, percent
+from ..html import Html, Section, cards, encode_png, folded, image, panels, paragraph, table, text
 from . import charts
 from .charts import embed_chart
-from .html import Html, Section, cards, encode_png, folded, image, panels, paragraph, table, text
 from .sections import CREDIT, Answers, RunDetails, mistakes_section, write_page
 
 N_MISTAKES = 12

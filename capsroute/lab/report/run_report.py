@@ -7,6 +7,7 @@ from lightning.fabric import Fabric
 
 from ...nets import SST
 from ..errors import UserError
+from ..inference import Predictor
 from ..training.evaluate import score_run
 from ..training.experiments import make_task, read_config
 from ..training.language import Language
@@ -66,7 +67,7 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
     probabilities = scores.double().softmax(1).numpy()
     if isinstance(task, OwnTask):
         answers = Answers(task.labels[task.rows("test")], probabilities, task.names, task.samples)
-        return write_own_report(run.path, details, answers, task, task.restore(run.model)), result
+        return write_own_report(run.path, details, answers, task, Predictor(run.path, device=fabric.device)), result
     if isinstance(task, Vision):
         pairs = task.pairs("test")
         answers = Answers(pairs.category, probabilities, task.names, "pairs")

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..analysis.accuracy import confusion_matrix, wilson_interval
 from ..formatting import fact, flat, interval, percent, plain
+from ..html import Html, Section, facts, figure, folded, page, panels, paragraph, table, text, tint
 from . import charts
 from .charts import BLUE, ORANGE, Log, embed_chart
-from .html import Html, Section, facts, figure, folded, page, panels, paragraph, table, text, tint
 
 N_CREDITED = 3
 CREDIT = {

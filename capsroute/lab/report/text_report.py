@@ -10,7 +10,7 @@ from ...credit import for_class, text_credit
 from ...nets import SST
 from ..encoders import Encoder
 from ..formatting import percent, readable
-from .html import Html, Section, folded, join, number_table, paragraph, table, tinted_words
+from ..html import Html, Section, folded, join, number_table, paragraph, table, tinted_words
 from .sections import CREDIT, Answers, RunDetails, mistakes_section, write_page
 
 N_MISTAKES = 20

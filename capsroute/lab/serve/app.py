@@ -18,8 +18,8 @@ from ... import __version__
 from ..errors import UserError
 from ..explain import Explanation, ImageExplanation, TextExplanation, explain
 from ..formatting import readable
+from ..html import encode_png
 from ..inference import MAX_CHARACTERS, Prediction, Predictor
-from ..report.html import encode_png
 from .batching import Batcher
 from .guard import Guard, Limits, RefusedError
 
