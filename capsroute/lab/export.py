@@ -20,7 +20,7 @@ from .atomic_files import write_atomically
 from .errors import UserError, needs_extra
 from .inference import Predictor
 from .preprocessing import preprocessing_settings
-from .preprocessing.words import PIECES
+from .preprocessing.texts import PIECES
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
 TOLERANCE = 1e-4  # of probabilities, and of scores in units of the largest one

@@ -7,12 +7,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from .data.own.images import pair_views
+from .data.own.images import SUFFIXES, pair_views
 from .data.own.tables import SUFFIXES as TABLES
 from .data.own.tables import TEXT_NAMES, Columns, check_columns, describe_names, read_table
 from .errors import UserError
 from .inference import BYTE_ORDER_MARK, MAX_CHARACTERS
-from .preprocessing.images import SUFFIXES
 
 SETS = (".npz", ".npy", ".safetensors")
 LINE_BYTES = 4 * MAX_CHARACTERS  # of a line, that are kept: no text reads more of it
