@@ -35,6 +35,11 @@ class TerminatedError(KeyboardInterrupt):
     """Stop at once because of SIGTERM, as Ctrl-C does."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its class if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(":.")
+
+
 def needs_extra(package: str, extra: str) -> UserError:
     """Return the error for a missing package, naming the extra that installs it."""
     return UserError(f"{package} is not installed: pip install 'capsroute[{extra}]'")

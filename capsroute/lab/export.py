@@ -17,7 +17,7 @@ from torch.export import Dim
 from .. import __version__
 from ..nets import SST, SmallNORB
 from .atomic_files import write_atomically
-from .errors import UserError, needs_extra
+from .errors import UserError, first_line, needs_extra
 from .inference import Predictor
 from .preprocessing import preprocessing_settings
 from .preprocessing.texts import PIECES
@@ -89,8 +89,7 @@ def export_network(predictor: Predictor, form: str, path: Path) -> dict[str, Any
         except (ModuleNotFoundError, UserError):
             raise
         except Exception as error:  # torch and ONNX raise unrelated classes
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise UserError(f"{predictor.name}: cannot be exported to {form} ({reason})") from error
+            raise UserError(f"{predictor.name}: cannot be exported to {form} ({first_line(error)})") from error
         difference = compare(network, load(draft, signature), signature)
         facts = {
             "format": form,

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
-
+from .data.own.arrays import array_error, load_arrays, split_sets
 from .data.own.images import SUFFIXES, pair_views
 from .data.own.tables import SUFFIXES as TABLES
 from .data.own.tables import TEXT_NAMES, Columns, check_columns, describe_names, read_table
@@ -112,20 +111,14 @@ def read_sets(word: str, _: str = "") -> Iterator[Input]:
     path = Path(word)
     if path.suffix.lower() not in SETS:
         raise UserError(f"{word}: expected a file of sets of vectors ({', '.join(SETS)})")
-    arrays = _load_arrays(path)
-    x = arrays.get("x", next(iter(arrays.values())) if len(arrays) == 1 else None)
-    if x is None:
-        raise UserError(f"{path}: expected an array x, it has {_names(arrays)}")
-    if "offsets" in arrays:
-        offsets = [int(k) for k in arrays["offsets"]]
-        sets: Iterable[Any] = (x[start:end] for start, end in itertools.pairwise(offsets))
-    elif x.ndim == 3 and "mask" in arrays:
-        if arrays["mask"].shape != x.shape[:2]:
-            raise UserError(f"{path}: mask: expected {list(x.shape[:2])}, got {list(arrays['mask'].shape)}")
-        sets = (rows[keep] for rows, keep in zip(x, arrays["mask"].astype(bool), strict=True))
-    else:
-        sets = x if x.ndim == 3 else [x]
-    for k, vectors in enumerate(sets):
+    arrays = load_arrays(path)
+    if len(arrays) == 1:
+        arrays = {"x": next(iter(arrays.values()))}
+    if "x" not in arrays:
+        raise array_error(path, arrays, "x", "an array of this name")
+    if arrays["x"].ndim == 2 and "offsets" not in arrays:
+        arrays = {"x": arrays["x"][None]}
+    for k, vectors in enumerate(split_sets(path, arrays)):
         yield Input(f"{word}[{k}]", vectors)
 
 
@@ -139,19 +132,3 @@ def read_lines(file: BinaryIO) -> Iterator[str]:
         text = line.decode("utf-8", "replace").rstrip("\r\n")
         yield text.removeprefix(BYTE_ORDER_MARK) if first else text
         first = False
-
-
-def _load_arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        if path.suffix.lower() == ".safetensors":
-            from safetensors.numpy import load_file
-
-            return load_file(path)
-        loaded = np.load(path, allow_pickle=False)
-        return {"x": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except Exception as error:  # zipfile, NumPy and safetensors raise unrelated classes
-        raise UserError(f"{path}: expected arrays, cannot read them ({error})") from error
-
-
-def _names(columns: Iterable[Any]) -> str:
-    return ", ".join(map(str, columns)) or "none"

@@ -44,9 +44,7 @@ def study(folder: Path) -> None:
     """Generate sentences, pretrain an encoder, encode, train or resume, and report: what commands do one by one."""
     os.environ["CAPSROUTE_DATA"] = str(folder)
     sentences = treebank.write_files(folder, sizes=TREES)
-    encoder = tiny.pretrain(
-        folder / "encoder", treebank.generate_reviews(0, 100), n_steps=5, n_layers=2, width=32, progress=False
-    )
+    encoder = tiny.pretrain(folder / "encoder", treebank.generate_reviews(0, 100), n_steps=5, n_layers=2, width=32)
     run, environment = RunFolder(folder / "run"), Environment(accelerator="cpu")
     fabric = environment.launch()
     config = LanguageConfig(experiment="sst5", folder=str(sentences), encoder=str(encoder), **SETTINGS)
@@ -58,7 +56,7 @@ def study(folder: Path) -> None:
 
 
 def render(folder: Path) -> None:
-    toys.load(folder, "test", 8, progress=False)
+    toys.load(folder, "test", 8)
 
 
 def read_products(folder: Path, excused: Path | None = None) -> dict[str, Any]:

@@ -307,7 +307,7 @@ def test_fetch_refuses_other_files(mirror: Server, small: Table, folder: Path) -
     broken.write_bytes(b"half")
     (folder / f"{small[5].name}.mat").unlink()
     with pytest.raises(DataError) as raised:
-        smallnorb.fetch(folder, progress=False, url=mirror.url)
+        smallnorb.fetch(folder, url=mirror.url)
     assert f"{other} ({READABLE}); {broken} (corrupt: it has 4 bytes" in str(raised.value)
     assert "Move them away" in str(raised.value)
     assert not mirror.requests
@@ -320,7 +320,7 @@ def test_fetch_stops_at_wrong_checksum(
     name = f"{small[1].name}.mat.gz"
     mirror.files[name] = gzip.compress(b"something else")
     with pytest.raises(DataError, match=f"{name} is not the published file: its MD5 is not {small[1].md5_packed}"):
-        smallnorb.fetch(tmp_path, progress=False, url=mirror.url)
+        smallnorb.fetch(tmp_path, url=mirror.url)
     assert names(tmp_path) == {f"{small[0].name}.mat.gz"}
 
 

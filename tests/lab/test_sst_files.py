@@ -136,7 +136,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def fetch(mirror: Server, folder: Path) -> list[Path]:
-    return sst.fetch(folder, progress=False, url=f"{mirror.url}/{ARCHIVE}")
+    return sst.fetch(folder, url=f"{mirror.url}/{ARCHIVE}")
 
 
 FETCHED = {ARCHIVE, "trees/train.txt", "trees/dev.txt", "trees/test.txt"}

@@ -14,7 +14,7 @@ from capsroute.lab.encoders.loading import silence_transformers
 from capsroute.lab.errors import UserError
 from test_encoders import split
 
-SMALL = {"n_steps": 80, "n_layers": 2, "width": 32, "progress": False}
+SMALL = {"n_steps": 80, "n_layers": 2, "width": 32}
 
 
 def sentences(seed: int, n: int) -> list[str]:

@@ -126,7 +126,7 @@ def test_azimuth_and_elevation_change_view() -> None:
 
 @pytest.mark.usefixtures("few")
 def test_render_equals_cache(tmp_path: Path) -> None:
-    pairs = toys.load(tmp_path, "test", SIZE, progress=False)
+    pairs = toys.load(tmp_path, "test", SIZE)
     assert pairs.images.shape == (2 * 2 * 3 * 6, 2, SIZE, SIZE)
     for row in range(0, len(pairs.images), 7):
         instance, elevation, azimuth, lighting = pairs.info[row].tolist()
@@ -136,13 +136,13 @@ def test_render_equals_cache(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_cache_is_not_rendered_again(tmp_path: Path) -> None:
-    first = toys.load(tmp_path, "train", 8, progress=False)
+    first = toys.load(tmp_path, "train", 8)
     (file,) = list_files(tmp_path)
     before = file.stat()
-    assert np.array_equal(first.images, toys.load(tmp_path, "train", 8, progress=False).images)
+    assert np.array_equal(first.images, toys.load(tmp_path, "train", 8).images)
     assert file.stat() == before
     for options in ({"size": 9}, {"size": 8, "seed": 1}):
-        toys.load(tmp_path, "train", progress=False, **options)
+        toys.load(tmp_path, "train", **options)
     assert len(list(tmp_path.rglob("*.npy"))) == 3
 
 
@@ -157,11 +157,11 @@ def _flip(content: bytes) -> bytes:
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("damage", [_cut, _flip, lambda content: b"", lambda content: content + b"x"])
 def test_damaged_cache_is_rendered_again(tmp_path: Path, damage) -> None:
-    first = np.array(toys.load(tmp_path, "train", 8, progress=False).images)
+    first = np.array(toys.load(tmp_path, "train", 8).images)
     (path,) = tmp_path.rglob("*.npy")
     content = path.read_bytes()
     path.write_bytes(damage(content))
-    assert np.array_equal(toys.load(tmp_path, "train", 8, progress=False).images, first)
+    assert np.array_equal(toys.load(tmp_path, "train", 8).images, first)
     assert path.read_bytes() == content
 
 
@@ -176,16 +176,14 @@ def test_interrupted_rendering_leaves_no_cache(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(toys, "render_views", failing)
     with pytest.raises(KeyboardInterrupt):
-        toys.load(tmp_path, "train", 8, progress=False)
+        toys.load(tmp_path, "train", 8)
     assert list_files(tmp_path) == []
 
 
 @pytest.mark.usefixtures("few")
 def test_threads_may_render_at_once(tmp_path: Path) -> None:
     found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(toys.load(tmp_path, "test", 8, progress=False))) for _ in range(2)
-    ]
+    threads = [threading.Thread(target=lambda: found.append(toys.load(tmp_path, "test", 8))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -44,7 +44,6 @@ def download(
     max_bytes: int,
     *,
     label: str = "",
-    progress: bool = True,
     retries: int = 2,
     timeout: tuple[float, float] = TIMEOUT,
 ) -> Path:
@@ -56,7 +55,6 @@ def download(
         known_hash: `"md5:..."` or `"sha256:..."`.
         max_bytes: Where to stop: the file's size, or what it cannot exceed.
         label: Text in front of the progress bar; the file's name by default.
-        progress: Show a progress bar.
         retries: Attempts after the first one fails.
         timeout: Seconds to connect, and between two packets.
     """
@@ -70,7 +68,7 @@ def download(
         raise needs_extra("pooch", "train") from error
 
     registry, urls = {path.name: known_hash}, {path.name: url}
-    stream = partial(_stream, max_bytes=max_bytes, label=label or path.name, progress=progress, timeout=timeout)
+    stream = partial(_stream, max_bytes=max_bytes, label=label or path.name, timeout=timeout)
     by_hand = f"download {url} by other means and put it into {path.parent}"
     pooch.get_logger().setLevel("ERROR")  # the progress bar says it all
     with name_write_errors(path), staging_folder(path) as staging:
@@ -97,9 +95,7 @@ def _check_digest(path: Path, algorithm: str, expected: str) -> Path:
     return path
 
 
-def _stream(
-    url: str, output_file: str, _: Any, *, max_bytes: int, label: str, progress: bool, timeout: tuple[float, float]
-) -> None:
+def _stream(url: str, output_file: str, _: Any, *, max_bytes: int, label: str, timeout: tuple[float, float]) -> None:
     """Write the response to a file as sent: pooch's own downloader unpacks a .gz that is labelled as an encoding."""
     import requests
     from urllib3.exceptions import HTTPError
@@ -113,7 +109,7 @@ def _stream(
         response.raise_for_status()
         size = response.headers.get("Content-Length", "")
         total, received = int(size) if size.isdigit() else None, 0
-        with open(output_file, "wb") as file, progress_bar(label, total, show=progress, in_bytes=True) as advance:
+        with open(output_file, "wb") as file, progress_bar(label, total, in_bytes=True) as advance:
             try:
                 for chunk in response.raw.stream(CHUNK, decode_content=False):
                     received += len(chunk)

@@ -67,7 +67,7 @@ def load(folder: Path, split: str) -> Pairs:
     return Pairs(images, category.astype(np.int64), info.astype(np.int64))
 
 
-def fetch(folder: Path, *, progress: bool = True, url: str = BASE_URL) -> list[Path]:
+def fetch(folder: Path, *, url: str = BASE_URL) -> list[Path]:
     """Download the files that are missing, verify all six, and return their paths.
 
     An existing file is never replaced: one that is not the original is an error.
@@ -79,7 +79,7 @@ def fetch(folder: Path, *, progress: bool = True, url: str = BASE_URL) -> list[P
         target = Path(folder) / f"{m.name}.mat.gz"
         address, label = f"{url.rstrip('/')}/{target.name}", f"{m.split} {m.part}"
         most = m.n_bytes + m.n_bytes // 1000 + 1000  # gzip makes no more of it, even of noise
-        paths.append(s.path or download(address, target, f"md5:{m.md5_packed}", most, label=label, progress=progress))
+        paths.append(s.path or download(address, target, f"md5:{m.md5_packed}", most, label=label))
     return paths
 
 

@@ -48,7 +48,7 @@ def load(folder: Path, split: str, classes: int = 5) -> Phrases:
     return extract_phrases(trees, classes, roots_only=split != "train")
 
 
-def fetch(folder: Path, *, progress: bool = True, url: str = URL) -> list[Path]:
+def fetch(folder: Path, *, url: str = URL) -> list[Path]:
     """Download and verify the archive, unpack the files that are missing, and return the paths of all three.
 
     An existing file is never replaced: one that is not the original is an error.
@@ -59,7 +59,7 @@ def fetch(folder: Path, *, progress: bool = True, url: str = URL) -> list[Path]:
     for name, path, _ in states:
         if path is None:
             target = Path(folder) / ARCHIVE
-            archive = download(url, target, f"sha256:{SHA256}", SIZE, label="trees", progress=progress)
+            archive = download(url, target, f"sha256:{SHA256}", SIZE, label="trees")
             path = Path(folder) / INSIDE / name  # names inside the archive are never used as paths
             with name_write_errors(path):
                 write_atomically(path, _read_member(archive, name))

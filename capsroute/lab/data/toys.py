@@ -41,7 +41,6 @@ def load(
     *,
     seed: int = 0,
     device: str | torch.device = "cpu",
-    progress: bool = True,
 ) -> Pairs:
     """Return the 24,300 pairs of a split, rendered on first use and then memory-mapped from a cache.
 
@@ -54,14 +53,13 @@ def load(
         size: Pixels along a side of an image, at least 8.
         seed: Varies the toys, 0 or more.
         device: Renders the images.
-        progress: Show a progress bar.
     """
     check_split(split, SPLITS)
     check_integer("size", size, 8)
     check_integer("seed", seed, 0)
     category, info = make_labels(split)
     path, shape = Path(folder) / f"toys-{VERSION}-{size}-{seed}" / f"{split}.npy", (len(category), 2, size, size)
-    images = cached_array(path, shape, lambda: _render_split(split, size, seed, torch.device(device), progress))
+    images = cached_array(path, shape, lambda: _render_split(split, size, seed, torch.device(device)))
     return Pairs(images, category, info)
 
 
@@ -146,7 +144,7 @@ def make_labels(split: str) -> tuple[np.ndarray, np.ndarray]:
     return table[:, 0].copy(), table[:, 1:].copy()
 
 
-def _render_split(split: str, size: int, seed: int, device: torch.device, progress: bool) -> Iterator[np.ndarray]:
+def _render_split(split: str, size: int, seed: int, device: torch.device) -> Iterator[np.ndarray]:
     """Yield the images of each toy of a split, in the order of its labels."""
     toys = [(category, instance) for category in CATEGORIES for instance in INSTANCES[split]]
     # single steps are too short to share between cores, so on a CPU each core renders whole toys
@@ -154,7 +152,7 @@ def _render_split(split: str, size: int, seed: int, device: torch.device, progre
     n_workers = min(n_threads, MAX_WORKERS) if device.type == "cpu" else 1
     pool = ThreadPoolExecutor(n_workers, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        with progress_bar(f"Rendering toys, {split}", len(toys), show=progress) as advance:
+        with progress_bar(f"Rendering toys, {split}", len(toys)) as advance:
             for images in pool.map(lambda toy: _render_toy(toy[0], toy[1], size, seed, device), toys):
                 yield images
                 advance()

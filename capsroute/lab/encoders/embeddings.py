@@ -78,7 +78,6 @@ def embed(
     cache_gb: float,
     device: torch.device,
     cache: Storage = "auto",
-    progress: bool = True,
 ) -> Embeddings:
     """Encode texts, or find them encoded.
 
@@ -90,7 +89,6 @@ def embed(
         device: Where batches go. Embeddings are stored there too if they take at most half of its free memory.
         cache: `"disk"`, `"memory"` (of the device), `"none"` (encoded on every read) or `"auto"`: the first of these
             with enough space.
-        progress: Show a progress bar, and print where the embeddings go.
     """
     if cache not in get_args(Storage):
         raise UserError(f"cache: expected one of {list(get_args(Storage))}, got {cache!r}")
@@ -104,24 +102,23 @@ def embed(
     if storage == "disk" and n_bytes > cache_gb * GB:
         sizes = f"{n_bytes / GB:.2f} GB of embeddings are more than the {cache_gb:g} GB of cache_gb"
         raise UserError(f"cache: {sizes}. Raise it, or use the cache memory or none.")
-    if progress:
-        print_once(f"Embeddings, {n_bytes / GB:.2f} GB, cache {storage}: {why}")
+    print_once(f"Embeddings, {n_bytes / GB:.2f} GB, cache {storage}: {why}")
     if storage == "none":
         flat = None
     elif storage == "memory" or not n_bytes:
-        flat = _encode_to_device(encoder, ids, device, progress)
+        flat = _encode_to_device(encoder, ids, device)
     else:
-        flat = _encode_to_disk(encoder, ids, path, progress)
+        flat = _encode_to_disk(encoder, ids, path)
         flat = flat.to(device) if _fits_device(n_bytes, device) else flat
     return Embeddings(encoder, ids, device, flat)
 
 
-def _encode_to_disk(encoder: Encoder, ids: Sequence[Sequence[int]], path: Path, progress: bool) -> Tensor:
+def _encode_to_disk(encoder: Encoder, ids: Sequence[Sequence[int]], path: Path) -> Tensor:
     """Return a file's embeddings `[total, depth, d_emb]`, memory-mapped; the first of several processes writes it."""
     shape = (sum(map(len, ids)), _bytes_per_token(encoder))
 
     def encode_pieces() -> Iterator[np.ndarray]:
-        for piece in _encode_pieces(encoder, ids, progress):
+        for piece in _encode_pieces(encoder, ids):
             yield piece.flatten().cpu().view(torch.uint8).numpy()
 
     try:
@@ -132,7 +129,7 @@ def _encode_to_disk(encoder: Encoder, ids: Sequence[Sequence[int]], path: Path, 
     return torch.from_numpy(flat).view(encoder.dtype).view(-1, encoder.depth, encoder.d_emb)
 
 
-def _encode_to_device(encoder: Encoder, ids: Sequence[Sequence[int]], device: torch.device, progress: bool) -> Tensor:
+def _encode_to_device(encoder: Encoder, ids: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     shape = (sum(map(len, ids)), encoder.depth, encoder.d_emb)
     try:
         flat = torch.empty(shape, dtype=encoder.dtype, device=device)
@@ -140,16 +137,16 @@ def _encode_to_device(encoder: Encoder, ids: Sequence[Sequence[int]], device: to
         size = f"{shape[0] * _bytes_per_token(encoder) / GB:.2f} GB of embeddings"
         raise UserError(f"cache: {size} do not fit in the memory of {device}. Use the cache disk or none.") from error
     start = 0
-    for piece in _encode_pieces(encoder, ids, progress):
+    for piece in _encode_pieces(encoder, ids):
         flat[start : start + len(piece)] = piece
         start += len(piece)
     return flat
 
 
-def _encode_pieces(encoder: Encoder, ids: Sequence[Sequence[int]], progress: bool) -> Iterator[Tensor]:
+def _encode_pieces(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Iterator[Tensor]:
     """Yield the embeddings `[tokens, depth, d_emb]` of consecutive texts, in pieces of several batches."""
     most = min(PIECE_TOKENS, 8 * encoder.batch_tokens, PIECE_BYTES // _bytes_per_token(encoder))
-    with progress_bar("Encoding", sum(map(len, ids)), show=progress) as advance:
+    with progress_bar("Encoding", sum(map(len, ids))) as advance:
         first = size = 0
         for k, row in enumerate([*ids, []]):
             if k > first and (k == len(ids) or size + len(row) > most):

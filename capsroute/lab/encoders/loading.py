@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...nets.hub import check_repeated
-from ..errors import UserError, needs_extra
+from ..errors import UserError, first_line, needs_extra
 
 HUB_TIMEOUT = 10.0  # seconds
 UNUSED = "pooler"  # weights that no hidden state depends on, which many checkpoints lack
@@ -82,7 +82,7 @@ def _load(name: str, dtype: torch.dtype, revision: str | None, *, local: bool) -
     except (UserError, ModuleNotFoundError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        reason = next((words for sign, words in REASONS.items() if sign in str(error)), _first_line(error))
+        reason = next((words for sign, words in REASONS.items() if sign in str(error)), first_line(error))
         raise UserError(f"encoder: {name} cannot be loaded ({reason})") from error
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"encoder: expected a model with a fast tokenizer, {name} has none")
@@ -102,11 +102,7 @@ def _check_hub(name: str) -> None:
     except Exception as error:
         problem = f"{name} was not downloaded before, and the Hugging Face hub does not give it"
         advice = "Check name and connection; a folder that holds a model works too."
-        raise UserError(f"encoder: {problem} ({_first_line(error)}). {advice}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        raise UserError(f"encoder: {problem} ({first_line(error)}). {advice}") from error
 
 
 def hash_files(folder: Path) -> str:

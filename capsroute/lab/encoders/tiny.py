@@ -45,7 +45,6 @@ def pretrain(
     n_steps: int = 1500,
     n_layers: int = 4,
     width: int = 64,
-    progress: bool = True,
 ) -> Path:
     """Pretrain a tiny GPT-2 to predict each text's next word, unless the folder holds it already.
 
@@ -56,7 +55,6 @@ def pretrain(
         n_steps: Training steps, of 64 texts each.
         n_layers: Its hidden states are one more, the embedding of the words.
         width: Of its embeddings, a multiple of 16.
-        progress: Show a progress bar.
     """
     folder = Path(folder)
     if not texts:
@@ -96,7 +94,7 @@ def pretrain(
         rows = [torch.tensor([*row, end]) for row in tokenizer(clean, truncation=True).input_ids if row]
         if not rows:
             raise ValueError("texts: expected words, found none")
-        loss = _train(model, rows, n_steps, progress)
+        loss = _train(model, rows, n_steps)
         _save(model, tokenizer, settings | {"loss": loss}, staging)
         if folder.exists():
             shutil.rmtree(folder)
@@ -150,14 +148,14 @@ def _make_tokenizer(texts: Sequence[str]) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_TOKENS, **special)
 
 
-def _train(model: Any, rows: Sequence[Tensor], n_steps: int, progress: bool) -> float:
+def _train(model: Any, rows: Sequence[Tensor], n_steps: int) -> float:
     """Fit the model to next words and return the mean loss of the last 50 steps."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=n_steps, pct_start=0.3)
     losses: list[float] = []
     label = "Pretraining a tiny GPT-2"
-    with progress_bar(label, n_steps, show=progress) as advance:
+    with progress_bar(label, n_steps) as advance:
         for ids in islice(_sample_batches(rows), n_steps):
             # padding is on the right, where a causal model does not see it
             logits = model(input_ids=ids[:, :-1].clamp(min=0), use_cache=False).logits  # [b, n, words]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ...nets.trunks import find_features
-from ..errors import UserError, needs_extra
+from ..errors import UserError, first_line, needs_extra
 from .loading import silence_transformers
 
 SIDE = 224  # pixels, where a model does not say
@@ -64,8 +64,9 @@ def _load_transformers(name: str, revision: str | None) -> tuple[Any, ...]:
     except ModuleNotFoundError as error:
         raise needs_extra("transformers", "text") from error
     except (OSError, ValueError, KeyError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(f"backbone: {name} cannot be loaded ({reason}); give a model's folder or its name") from error
+        raise UserError(
+            f"backbone: {name} cannot be loaded ({first_line(error)}); give a model's folder or its name"
+        ) from error
     size: Any = getattr(model.config, "image_size", None) or images.get("crop_size") or images.get("size") or SIDE
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge") or SIDE

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...nets import Classifier
 from ..analysis.accuracy import bootstrap_interval, wilson_interval
 from ..data.own import Labelled, check_classes, split_samples
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..formatting import readable
 from ..preprocessing import make_preprocessing
 from .own_config import OwnConfig
@@ -213,8 +213,8 @@ def load_classifier(folder: Path, kind: str = "", names: Sequence[str] = ()) -> 
     try:
         network = Classifier.from_pretrained(folder).eval()
     except Exception as error:  # json, safetensors and torch raise unrelated classes
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(":.")
-        raise UserError(f"{folder}: expected a classifier of one's own data, cannot load it ({reason})") from error
+        problem = f"{folder}: expected a classifier of one's own data, cannot load it"
+        raise UserError(f"{problem} ({first_line(error)})") from error
     if kind and network.kind != kind:
         raise UserError(f"{folder}: expected a network for {kind}, got one for {network.kind}")
     if names and set(names) != set(network.classes):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...nets.hub import Hub
 from ..data import Pairs, Phrases
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..formatting import interval, percent
 from .config import Config
 
@@ -105,8 +105,8 @@ def load_network(kind: type[SomeNetwork], folder: Path, *class_names: Sequence[s
     try:
         network = kind.from_pretrained(folder).eval()
     except Exception as error:  # json, safetensors and torch raise unrelated classes
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(":.")
-        raise UserError(f"{folder}: expected weights for {kind.task}, cannot load them ({reason})") from error
+        problem = f"{folder}: expected weights for {kind.task}, cannot load them"
+        raise UserError(f"{problem} ({first_line(error)})") from error
     if network.config["n_classes"] not in map(len, class_names):
         expected = " or ".join(f"{len(names)} classes ({', '.join(names)})" for names in class_names)
         raise UserError(f"{folder}: expected a network with {expected}, got one with {network.config['n_classes']}")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import UserError, needs_extra
+from ...errors import UserError, first_line, needs_extra
 from ...formatting import readable
 from ...progress import print_once
 from .labelled import Labelled, check_memory, describe_left_out, find_splits, match_groups
@@ -115,8 +115,7 @@ def read_table(file: Path) -> "pd.DataFrame":
     except ImportError as error:
         raise UserError(f"{file}: reading Parquet needs pyarrow: pip install pyarrow") from error
     except (ValueError, OSError) as error:  # pandas' and Arrow's own are ValueErrors
-        problem = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(f"{file}: cannot be read as a table ({problem}); correct the file") from error
+        raise UserError(f"{file}: cannot be read as a table ({first_line(error)}); correct the file") from error
     if not len(table):
         raise UserError(f"{file}: expected rows below a header, found none")
     return table.where(table.notna(), "").astype(str)
