@@ -5,7 +5,7 @@ Arguments are `a_inp`, capsules `x`, the offsets of packed samples and parameter
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,7 @@ Outs = tuple[Tensor, Tensor, Tensor, Tensor]
 Grads = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-@torch.library.custom_op("capsroute::route", mutates_args=())
-def route_op(
+def call_forward(
     a_inp: Tensor, x: Tensor, offsets: Tensor | None, W: Tensor, B: Tensor, beta_use: Tensor, beta_ign: Tensor,
     n_iters: int, gaussian: bool, eps: float, min_inputs: int, max_inputs: int,
 ) -> Outs:  # fmt: skip
@@ -32,8 +31,7 @@ def route_op(
     return run_forward(find_kernels(inputs, n_iters, gaussian, eps, min_inputs, max_inputs), inputs)
 
 
-@torch.library.custom_op("capsroute::route_backward", mutates_args=())
-def route_backward_op(
+def call_backward(
     da: Tensor, dmu: Tensor, dsig2: Tensor, saved: Tensor,
     a_inp: Tensor, x: Tensor, offsets: Tensor | None, W: Tensor, B: Tensor, beta_use: Tensor, beta_ign: Tensor,
     n_iters: int, gaussian: bool, eps: float, min_inputs: int, max_inputs: int,
@@ -109,15 +107,34 @@ def align(tensors: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-@route_op.register_fake
-def _(*args: Any) -> Outs:
+def fake_forward(*args: Any) -> Outs:
+    """Return tensors without data, as `call_forward` would."""
     inputs, settings = args[:-N_SETTINGS], args[-N_SETTINGS:]
     return empty_outputs(find_kernels(inputs, *settings), inputs)
 
 
-@route_backward_op.register_fake
-def _(da: Tensor, dmu: Tensor, dsig2: Tensor, saved: Tensor, a_inp: Tensor, x: Tensor, offsets: Any, *rest: Any):
-    return tuple([t.new_empty(t.shape) for t in (a_inp, x, *rest[:-N_SETTINGS])])
+def fake_backward(
+    da: Tensor, dmu: Tensor, dsig2: Tensor, saved: Tensor, a_inp: Tensor, x: Tensor, offsets: Any, *rest: Any
+) -> Grads:
+    """Return tensors without data, as `call_backward` would."""
+    arguments = a_inp, x, *rest[:-N_SETTINGS]
+    return tuple([t.new_empty(t.shape) for t in arguments])  # pyright: ignore[reportReturnType]
+
+
+def define_op(name: str, call: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Define an operator that calls a function at once, without what `torch.library.custom_op` puts around it."""
+    full_name = f"capsroute::{name}"
+    schema = torch.library.infer_schema(call, mutates_args=())
+    torch.library.define(full_name, schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.impl(full_name, ("cpu", "cuda"), call)
+    torch.library.register_fake(full_name, fake)
+    op = getattr(torch.ops.capsroute, name).default
+    torch.library.register_vmap(full_name, partial(map_one_by_one, op))
+    return op
+
+
+route_op = define_op("route", call_forward, fake_forward)
+route_backward_op = define_op("route_backward", call_backward, fake_backward)
 
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outs) -> None:
@@ -138,9 +155,7 @@ def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     return da_inp, dx, None, *dparams, *[None] * N_SETTINGS
 
 
-route_op.register_autograd(backward, setup_context=setup_context)
-route_op.register_vmap(partial(map_one_by_one, route_op))
-route_backward_op.register_vmap(partial(map_one_by_one, route_backward_op))
+torch.library.register_autograd("capsroute::route", backward, setup_context=setup_context)
 
 
 class Route(Function):
