@@ -14,7 +14,7 @@ from ..baselines import AttentionPooling, LinearProbe
 from ..data import POLARITIES, SENTIMENTS, Phrases, folder, sst, treebank
 from ..encoders import Embeddings, Encoder, embed, tiny
 from .config import Config
-from .task import Inputs, Result, limit_samples, load_network
+from .task import Inputs, Result, Source, limit_samples, load_network
 
 HEADS = {"routing": SST, "linear": LinearProbe, "attention": AttentionPooling}
 PRETRAINED_ON = 40_000  # generated reviews the tiny encoder is trained on before it is frozen
@@ -107,19 +107,13 @@ class Language:
         return treebank.load(Path(config.folder or folder()), split, config.classes, seed=config.treebank_seed)
 
 
-class TextSource:
+class TextSource(Source):
     """Batches of hidden states of texts; mixup is their only augmentation."""
-
-    n_noise = 0
-    class_weights: Tensor | None = None
 
     def __init__(self, embeddings: Embeddings, target: Tensor, device: torch.device):
         self.embeddings, self.target, self.on_device = embeddings, target, embeddings.resident
         self.fixed_size = device.type == "cuda" and self.on_device  # for a captured step; else as long as their longest
         self.length = embeddings.longest if self.fixed_size else None
-
-    def __len__(self) -> int:
-        return len(self.target)
 
     def batch(self, rows: Tensor) -> Inputs:
         return self.embeddings.batch(rows)

@@ -2,8 +2,9 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ...nets import Classifier
-from ..atomic_files import map_array, write_array
+from ..atomic_files import cached_array
 from ..data import folder as data_folder
 from ..data.own import Labelled, find_columns, image_size, list_images, read_arrays, read_texts
 from ..data.own.images import LAYOUT
@@ -82,12 +83,10 @@ class OwnImages(OwnTask):
             raise UserError("backbone: a trained backbone takes single images; leave out --unfreeze for stereo pairs")
         return self.model.trunk()
 
-    @property
+    @cached_property
     def model(self) -> VisionModel:
         """The pretrained model of a new network."""
-        if not hasattr(self, "_model"):
-            self._model = load_vision_model(self.config.backbone)
-        return self._model
+        return load_vision_model(self.config.backbone)
 
     def initialise(self, network: Classifier) -> None:
         super().initialise(network)
@@ -139,24 +138,18 @@ def find_features(preprocessing: FeaturePreprocessing, pixels: Sequence[np.ndarr
     for image in pixels:
         total.update(image.data)
     path = data_folder() / "features" / f"{total.hexdigest()[:32]}.npy"
-    batches = [pixels[k : k + FEATURE_BATCH] for k in range(0, len(pixels), FEATURE_BATCH)]
-    first = preprocessing.collate(batches[0])[0]
-    shape = (len(pixels), *first.shape[1:])
-    flat = (shape[0], 2 * shape[1] * shape[2])
-    stored = map_array(path, flat)
-    if stored is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with progress_bar("Finding features", len(batches)) as advance:
+    n_places, d = preprocessing.collate(pixels[:1])[0].shape[1:]
 
-            def encode() -> Any:
-                for batch in batches:
-                    yield preprocessing.collate(batch)[0].half().cpu().contiguous().numpy().view(np.uint8)
-                    advance()
+    def encode_batches() -> Iterator[np.ndarray]:
+        starts = range(0, len(pixels), FEATURE_BATCH)
+        with progress_bar("Finding features", len(starts)) as advance:
+            for start in starts:
+                features = preprocessing.collate(pixels[start : start + FEATURE_BATCH])[0]
+                yield features.half().cpu().contiguous().numpy().view(np.uint8)
+                advance()
 
-            write_array(path, flat, encode())
-        stored = map_array(path, flat)
-        assert stored is not None
-    return stored.view(np.float16).reshape(shape)
+    stored = cached_array(path, (len(pixels), 2 * n_places * d), encode_batches)
+    return stored.view(np.float16).reshape(len(pixels), n_places, d)
 
 
 class OwnTexts(OwnTask):
@@ -232,7 +225,7 @@ class OwnArrays(OwnTask):
         return find_length(config, read_arrays(Path(config.data), config.group_by), 800, 4)
 
     def settings(self) -> dict[str, Any]:
-        return {"name": "sets", "d": int(self._read().items[0].shape[-1])}
+        return {"name": "sets", "d": int(self.found.items[0].shape[-1])}
 
     def trunk(self) -> dict[str, Any]:
         return {"name": "vectors", "d_inp": self.preprocessing.d}
@@ -241,19 +234,18 @@ class OwnArrays(OwnTask):
         return f"vectors of {self.preprocessing.d} numbers"
 
     def read(self) -> Labelled:
-        data = self._read()
         items = []
-        for vectors, where in zip(data.items, data.places, strict=True):
+        for vectors, where in zip(self.found.items, self.found.places, strict=True):
             try:
                 items.append(self.preprocessing.prepare(vectors))
             except UserError as error:
                 raise UserError(f"{where}: {error}") from error
-        return data._replace(items=items)
+        return self.found._replace(items=items)
 
     def make_source(self, samples: Sequence[Any], target: Tensor, weights: Tensor | None) -> Source:
         return SampleSource(samples, target, weights, self.preprocessing)
 
-    def _read(self) -> Labelled:
-        if not hasattr(self, "_found"):
-            self._found = read_arrays(Path(self.config.data), self.config.group_by)
-        return self._found
+    @cached_property
+    def found(self) -> Labelled:
+        """The sets as they are in the file."""
+        return read_arrays(Path(self.config.data), self.config.group_by)

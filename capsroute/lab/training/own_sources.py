@@ -12,10 +12,10 @@ from torch import Tensor
 from ..encoders import Embeddings
 from ..preprocessing import Preprocessing
 from .own_config import ImagesConfig
-from .task import Inputs
+from .task import Inputs, Source
 
 
-class ImageSource:
+class ImageSource(Source):
     """Batches of images, which are stored on the device; training moves them and mixes their colours."""
 
     fixed_size = on_device = True
@@ -25,9 +25,6 @@ class ImageSource:
         self.target, self.class_weights, self.config = target, weights, config
         channels = self.images.shape[1]
         self.n_noise = 5 + channels * (channels + 1)
-
-    def __len__(self) -> int:
-        return len(self.target)
 
     def batch(self, rows: Tensor) -> Inputs:
         return (self.images[rows].float() / 255,)
@@ -57,10 +54,8 @@ class ImageSource:
         return torch.einsum("bij,bjmn->bimn", matrix, images - mean) + mean + shift
 
 
-class SampleSource:
+class SampleSource(Source):
     """Batches of prepared samples of different lengths; training may hide some of their places."""
-
-    fixed_size = on_device = False
 
     def __init__(
         self,
@@ -74,9 +69,6 @@ class SampleSource:
         self.preprocessing, self.dropout = preprocessing, dropout
         # one number is enough to draw the others from, however long a sample is
         self.n_noise = 1 if dropout else 0
-
-    def __len__(self) -> int:
-        return len(self.target)
 
     def batch(self, rows: Tensor) -> Inputs:
         return self._collate([self.samples[k] for k in rows.tolist()])
@@ -94,22 +86,13 @@ class SampleSource:
         return tuple(t.to(self.target.device) for t in inputs if t is not None)
 
 
-class StateSource:
+class StateSource(Source):
     """Batches of the hidden states of texts."""
-
-    fixed_size = False
-    n_noise = 0
 
     def __init__(self, embeddings: Embeddings, target: Tensor, weights: Tensor | None):
         self.embeddings, self.target, self.class_weights = embeddings, target, weights
         self.on_device = embeddings.resident
 
-    def __len__(self) -> int:
-        return len(self.target)
-
     def batch(self, rows: Tensor) -> Inputs:
         mask, states = self.embeddings.batch(rows)  # [b, n], [b, n, depth, d]
         return states.movedim(2, 1), mask
-
-    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs:
-        return self.batch(rows)

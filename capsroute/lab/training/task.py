@@ -41,21 +41,23 @@ class Result(NamedTuple):
 
 
 class Source(Protocol):
-    """Samples of one split, as batches on one device."""
+    """Samples of one split, as batches on one device; without augmentation unless a subclass adds some."""
 
     target: Tensor  # [n] class of each sample, on the device
-    on_device: bool  # whether the samples lie on the device; otherwise each batch is copied there
-    fixed_size: bool  # whether all batches have the same shape
-    n_noise: int  # random numbers that augmenting one sample takes
-    class_weights: Tensor | None  # of each class in the loss
+    on_device: bool = False  # whether the samples lie on the device; otherwise each batch is copied there
+    fixed_size: bool = False  # whether all batches have the same shape
+    n_noise: int = 0  # random numbers that augmenting one sample takes
+    class_weights: Tensor | None = None  # of each class in the loss
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.target)
 
     # the network's inputs for these samples
     def batch(self, rows: Tensor) -> Inputs: ...
 
     # the same, augmented by the random numbers `noise` [b, n_noise]
-    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs: ...
+    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs:
+        return self.batch(rows)
 
 
 class Task(Protocol):
