@@ -1,6 +1,8 @@
 """Errors that the command line prints as a message, without a traceback."""
 
+from importlib import import_module
 from signal import SIGINT
+from typing import Any
 
 EXTRAS = {  # packages that are not part of the extra `train`, which most commands need
     "transformers": "text",
@@ -43,3 +45,12 @@ def first_line(error: BaseException) -> str:
 def needs_extra(package: str, extra: str) -> UserError:
     """Return the error for a missing package, naming the extra that installs it."""
     return UserError(f"{package} is not installed: pip install 'capsroute[{extra}]'")
+
+
+def import_extra(name: str) -> Any:
+    """Import a module of an extra, or raise the error that names the extra."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = (error.name or name).partition(".")[0]
+        raise needs_extra(package, EXTRAS.get(package, "train")) from error

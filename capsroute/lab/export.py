@@ -17,7 +17,7 @@ from torch.export import Dim
 from .. import __version__
 from ..nets import SST, SmallNORB
 from .atomic_files import write_atomically
-from .errors import UserError, first_line, needs_extra
+from .errors import UserError, first_line, import_extra
 from .inference import Predictor
 from .preprocessing import preprocessing_settings
 from .preprocessing.texts import PIECES
@@ -133,10 +133,7 @@ def find_signature(predictor: Predictor) -> Signature:
 
 
 def save_onnx(network: nn.Module, signature: Signature, path: Path) -> None:
-    try:
-        import onnxscript  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise needs_extra(error.name or "onnx", "onnx") from None
+    import_extra("onnxscript")  # before torch reports it in words of its own
     options: dict[str, Any] = {"input_names": list(signature.shapes), "output_names": list(OUTPUTS)}
     example, dims = signature.example(3, 7), dynamic_shapes(signature)
     torch.onnx.export(
@@ -145,10 +142,7 @@ def save_onnx(network: nn.Module, signature: Signature, path: Path) -> None:
 
 
 def load_onnx(path: Path, signature: Signature) -> Run:
-    try:
-        import onnxruntime
-    except ModuleNotFoundError:
-        raise needs_extra("onnxruntime", "onnx") from None
+    onnxruntime = import_extra("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

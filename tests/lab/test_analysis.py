@@ -100,7 +100,7 @@ def test_analysis_needs_no_matplotlib_and_names_the_extra_of_scikit_learn() -> N
         "import numpy as np; from capsroute.lab.analysis import accuracy, deletion, poses\n"
         "from capsroute.lab.errors import UserError\n"
         "try: poses.embed_in_plane(np.eye(4))\n"
-        "except UserError as error: assert 'capsroute[report]' in str(error)\n"
+        "except UserError as error: assert 'capsroute[train]' in str(error)\n"
         "else: sys.exit(1)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

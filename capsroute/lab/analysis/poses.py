@@ -12,7 +12,7 @@ import torch
 
 from ...nets import SmallNORB
 from ..data import Pairs
-from ..errors import UserError, needs_extra
+from ..errors import UserError, import_extra
 
 LIGHTING = 0  # the paper fixes the lighting, and does not say which
 TURN_ELEVATIONS = (4, 0, 8)  # the middle one, which is drawn, the lowest and the highest
@@ -108,12 +108,9 @@ def summarise_turns(values: np.ndarray) -> dict[str, Any]:
 
 def embed_in_plane(points: np.ndarray) -> tuple[np.ndarray, float]:
     """Embed points `[n, h]` in two dimensions by multidimensional scaling; return `[n, 2]` and Kruskal's stress."""
-    try:
-        from sklearn.manifold import MDS
-    except ModuleNotFoundError:
-        raise needs_extra("scikit-learn", "report") from None
+    scaling = import_extra("sklearn.manifold").MDS(n_components=2, n_init=8, init="random", random_state=0)
     points = points.astype(np.float64)
-    embedded = np.asarray(MDS(n_components=2, n_init=8, init="random", random_state=0).fit_transform(points))
+    embedded = np.asarray(scaling.fit_transform(points))
     true, drawn = (np.linalg.norm(x[:, None] - x[None], axis=-1) for x in (points, embedded))
     return embedded, float(np.sqrt(((true - drawn) ** 2).sum() / np.maximum((true**2).sum(), TINY)))
 

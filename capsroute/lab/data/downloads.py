@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic_files import staging_folder
-from ..errors import needs_extra
+from ..errors import import_extra
 from ..progress import progress_bar
 from .checks import DataError
 
@@ -61,11 +61,8 @@ def download(
     algorithm, expected = known_hash.split(":")
     if path.exists():
         return _check_digest(path, algorithm, expected)
-    try:
-        import pooch
-        from requests import RequestException
-    except ImportError as error:
-        raise needs_extra("pooch", "train") from error
+    pooch = import_extra("pooch")
+    from requests import RequestException
 
     registry, urls = {path.name: known_hash}, {path.name: url}
     stream = partial(_stream, max_bytes=max_bytes, label=label or path.name, timeout=timeout)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...nets.hub import check_repeated
-from ..errors import UserError, first_line, needs_extra
+from ..errors import UserError, first_line, import_extra
 
 HUB_TIMEOUT = 10.0  # seconds
 UNUSED = "pooler"  # weights that no hidden state depends on, which many checkpoints lack
@@ -50,10 +50,7 @@ def load_model(name: str, dtype: torch.dtype, revision: str | None = None) -> tu
 @contextmanager
 def silence_transformers(progress: bool = False) -> Iterator[None]:
     """Suppress what `transformers` prints about every model; `progress` keeps its bars, for downloads."""
-    try:
-        from transformers.utils import logging
-    except ImportError as error:
-        raise needs_extra("transformers", "text") from error
+    logging = import_extra("transformers.utils.logging")
     verbosity, enabled = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     if not progress:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ...nets.trunks import find_features
-from ..errors import UserError, first_line, needs_extra
+from ..errors import UserError, first_line, import_extra
 from .loading import silence_transformers
 
 SIDE = 224  # pixels, where a model does not say
@@ -61,8 +61,6 @@ def _load_transformers(name: str, revision: str | None) -> tuple[Any, ...]:
                 images, _ = ImageProcessingMixin.get_image_processor_dict(name, revision=revision)
             except OSError:  # a model without settings of its images
                 images = {}
-    except ModuleNotFoundError as error:
-        raise needs_extra("transformers", "text") from error
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"backbone: {name} cannot be loaded ({first_line(error)}); give a model's folder or its name"
@@ -78,10 +76,7 @@ def _load_transformers(name: str, revision: str | None) -> tuple[Any, ...]:
 
 
 def _load_timm(name: str) -> tuple[Any, ...]:
-    try:
-        import timm  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise needs_extra("timm", "timm") from error
+    timm = import_extra("timm")
     try:
         model = timm.create_model(name, pretrained=True, num_classes=0)
     except (RuntimeError, OSError, ValueError) as error:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import UserError, first_line, needs_extra
+from ...errors import UserError, first_line, import_extra
 from ...formatting import readable
 from ...progress import print_once
 from .labelled import Labelled, check_memory, describe_left_out, find_splits, match_groups
@@ -99,19 +99,16 @@ def read_table(file: Path) -> "pd.DataFrame":
         raise UserError(f"{file}: expected one of {', '.join(SUFFIXES)}, got {file.suffix or 'no suffix'!r}")
     remedy = "train on a part of it, for example its first million rows"
     check_memory(file, MEMORY_FACTOR * file.stat().st_size, remedy)
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise needs_extra("pandas", "text") from error
+    pandas = import_extra("pandas")
     try:
         if file.suffix.lower() == ".parquet":
-            table = pd.read_parquet(file)
+            table = pandas.read_parquet(file)
         elif file.suffix.lower() in (".jsonl", ".ndjson"):
-            table = pd.DataFrame(_read_lines(file))
+            table = pandas.DataFrame(_read_lines(file))
         else:
             content = _decode(file)
             options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skipinitialspace": True}
-            table = pd.read_csv(io.StringIO(content), sep=_find_delimiter(file, content), **options)
+            table = pandas.read_csv(io.StringIO(content), sep=_find_delimiter(file, content), **options)
     except ImportError as error:
         raise UserError(f"{file}: reading Parquet needs pyarrow: pip install pyarrow") from error
     except (ValueError, OSError) as error:  # pandas' and Arrow's own are ValueErrors
