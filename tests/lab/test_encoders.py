@@ -177,6 +177,20 @@ def test_strange_texts(encoders: dict[str, Encoder], kind: str, case: str) -> No
     "".join(tokens.pieces).encode()
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "shown"),
+    [
+        ("bert", "a fine film", " [CLS] a fine film [SEP]"),
+        ("bert", "a fine,  film !", " [CLS] a fine, film ! [SEP]"),
+        ("gpt2", "unbelievable!", "unbelievable!"),
+        ("gpt2", "a\x07b", "a\ufffdb"),
+    ],
+)
+def test_tokens_keep_the_spaces_of_the_text(encoders: dict[str, Encoder], kind: str, text: str, shown: str) -> None:
+    (tokens,) = encoders[kind].split_tokens([text])
+    assert "".join(space + piece for space, piece in zip(tokens.spaces, tokens.pieces, strict=True)) == shown
+
+
 def test_empty_text_has_tokens(encoders: dict[str, Encoder]) -> None:
     assert split(encoders["gpt2"], "") == (["<|end|>"], False)
     assert encoders["gpt2"].tokenize([""]) == [[0]]

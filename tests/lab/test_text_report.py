@@ -13,7 +13,7 @@ from capsroute.lab.formatting import readable
 from capsroute.lab.inference import Predictor
 from capsroute.lab.report import charts
 from capsroute.lab.report.sections import Answers
-from capsroute.lab.report.text_report import split_spaces, write_text_report
+from capsroute.lab.report.text_report import write_text_report
 from capsroute.nets import SST
 from test_report import DETAILS, Page
 
@@ -163,17 +163,3 @@ def test_missing_encoder_leaves_credit_out(tmp_path: Path) -> None:
     network = SST(depth=2, d_emb=8, n_classes=5)
     page = Page(write_text_report(tmp_path, DETAILS, *inputs(), network))
     assert "Left out, because the encoder that the network reads is not here." in page.text
-
-
-@pytest.mark.parametrize(
-    ("sentence", "pieces", "shown"),
-    [
-        ("Not bad", ["Not", "bad"], "Not bad"),
-        ("unbelievable !", ["un", "believ", "able", "!"], "unbelievable !"),
-        ("It 's", ["[CLS]", "It", "'", "s", "[SEP]"], "[CLS] It 's [SEP]"),
-        ("a\x07b", ["a", "\ufffd", "b"], "a \ufffd b"),
-    ],
-)
-def test_tokens_keep_the_spaces_of_the_text(sentence: str, pieces: list[str], shown: str) -> None:
-    found = split_spaces(sentence, pieces)
-    assert "".join(space + piece for space, piece in found) == shown

@@ -62,23 +62,23 @@ def show_files(paths: Sequence[str] | None) -> str:
 @explain_errors
 def show_sentence(text: str, shown: str) -> str:
     """Show how a text is classified, and its credit for a class."""
-    (_, tokens, truncated, _), credit = language.classify_text(text)
+    tokens, credit = language.classify_text(text)
     names, probabilities = language.load_classifier().classes, credit.scores[0].softmax(0)
     _check_choice("class", shown, (WINNER, *names))
     which = int(probabilities.argmax()) if shown == WINNER else names.index(shown)
     name, use, net = names[which], credit.use[0, ..., which], credit.net[0, ..., which]  # [n, depth] each
     words = f"The stronger the blue, the more the word raised the score of “{name}”; orange words lowered it."
-    if truncated:
-        words += f" Only the first {len(tokens)} tokens were read."
+    if tokens.truncated:
+        words += f" Only the first {len(tokens.ids)} tokens were read."
     shares = (
         f"Per cent of each hidden state that “{name}” used, from the word itself to the encoder's last layer; "
         "no colour is 0%, full blue 100%."
     )
     scores = f"What each hidden state gave the score of “{name}”. All of them add up to {float(net.sum()):+.2f}."
-    tinted = tinted_words([(" ", token) for token in tokens], net.sum(1).tolist())
-    used = number_table(100 * use.numpy(), ".0f", 100, "depths", tokens)
-    gave = number_table(net.numpy(), ".2f", float(net.abs().max()), "depths", tokens)
-    return _grid(
+    tinted = tinted_words([(" ", piece) for piece in tokens.pieces], net.sum(1).tolist())
+    used = number_table(100 * use.numpy(), ".0f", 100, "depths", tokens.pieces)
+    gave = number_table(net.numpy(), ".2f", float(net.abs().max()), "depths", tokens.pieces)
+    return show_grid(
         pictures.show_answer(names, probabilities),
         figure(tinted, words, title="What each word did", kind="words-figure"),
         figure(used, shares, title="Tokens by depth: share used"),
@@ -109,7 +109,7 @@ def show_points(example: str, seed: float, n_iters: float, beta_use: float, beta
     )
     benefit = "The benefit of the points a capsule uses, less the cost of those it ignores."
     offered = f"Of {algorithm.N_POINTS} points, each of which offers 95% of its data."
-    return _grid(
+    return show_grid(
         figure(pictures.show_scene(scene, step), legend, title=f"Iteration {k} of {len(scene.steps)}", kind="big"),
         f"<div>{figure(score_bars, benefit, title='Scores')}{figure(use_bars, offered, title='Points used')}</div>",
     )
@@ -139,7 +139,7 @@ def _show_pair(result: vision.PairResult, what: str, turn: str = "") -> str:
     )
     kinds = "Each row is one of 64 kinds of parts, over all locations of the image, each column a larger part."
     seen = "Left view, right view, and what was used"
-    return _grid(
+    return show_grid(
         pictures.show_answer(CATEGORIES, result.probabilities),
         figure(f'<div class="views">{views}</div>', evidence, title=seen, kind="seen"),
         turn,
@@ -157,7 +157,7 @@ def _show_matrices(shares: Tensor, what: str) -> list[tuple[int, Html]]:
     return [(t, pictures.show_matrix(m, f"{what}, iteration {t}", largest)) for t, m in enumerate(shares, 1)]
 
 
-def _grid(*figures: str) -> str:
+def show_grid(*figures: str) -> str:
     return f'<div class="shown">{"".join(figures)}</div>'
 
 

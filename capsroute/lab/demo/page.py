@@ -11,7 +11,7 @@ import torch
 
 from ..data.pairs import CATEGORIES
 from ..environment_variables import set_environment
-from ..errors import needs_extra
+from ..errors import import_extra
 from ..serve.guard import Guard, Limits, RefusedError
 from . import algorithm, handlers, language, vision
 from .own_network import MAX_BYTES, OwnNetwork
@@ -49,25 +49,22 @@ def serve_page(
         # Gradio keeps uploads there, Matplotlib, which it imports, a list of fonts, and PyTorch makes an empty folder
         set_environment(GRADIO_TEMP_DIR=folder, MPLCONFIGDIR=folder, TORCHINDUCTOR_CACHE_DIR=folder),
     ):
-        try:
-            import gradio as gr
-            from gradio.themes import Default
-            from starlette.middleware import Middleware
+        gr = import_extra("gradio")
+        from starlette.middleware import Middleware
 
-            from ..serve.server import format_address, listen
-        except ModuleNotFoundError:
-            raise needs_extra("gradio", "demo") from None
+        from ..serve.server import format_address, listen
+
         with listen(host, port) as probe:  # the port, or a free one for 0, if it can be had
             number = probe.getsockname()[1]
         own = OwnNetwork(network, device) if network else None
-        page = _build_own_page(gr, own) if own else _build_page(gr)
+        page = _build_page(gr, own)
         largest = MAX_BYTES if own else vision.MAX_BYTES
         limits = Limits(body_bytes=2 * largest + (1 << 20), buffered_bytes=MAX_UPLOADS)
         guard = Middleware(Guard, host=host, names=names, limits=limits, check_body=_limit_uploads(Path(folder)))  # pyright: ignore[reportArgumentType]
         torch.set_num_threads(1)  # requests share the cores
         try:
             fonts = ["system-ui", "sans-serif"]  # these need no download
-            theme = Default(primary_hue="blue", font=fonts, font_mono=["ui-monospace", "monospace"])
+            theme = gr.themes.Default(primary_hue="blue", font=fonts, font_mono=["ui-monospace", "monospace"])
             switched_off = ("share", "ssr_mode", "pwa", "mcp_server", "enable_monitoring", "run_history")
             page.launch(
                 server_name=f"[{host}]" if ":" in host else host,
@@ -90,25 +87,22 @@ def serve_page(
             torch.set_num_threads(n_threads)
 
 
-def _build_page(gr: Any) -> Any:
-    """Build the page, after loading all that its first answers need."""
-    for load in (vision.load_network, vision.load_turns, language.load_classifier):
-        load()
+def _build_page(gr: Any, own: OwnNetwork | None) -> Any:
+    """Build the page of one's own network, or ours, after loading all that its first answers need."""
     with gr.Blocks(title="capsroute", analytics_enabled=False, delete_cache=DELETE_UPLOADS) as page:
-        gr.Markdown("# capsroute\nWatch routing by agreement at work.")
-        for name, fill in (("Vision", _add_vision), ("Language", _add_language), ("Algorithm", _add_algorithm)):
-            with gr.Tab(name):
-                fill(gr, page)
-    return page.queue(default_concurrency_limit=N_THREADS, max_size=MAX_QUEUE)
-
-
-def _build_own_page(gr: Any, own: OwnNetwork) -> Any:
-    """Build the page of one's own network."""
-    with gr.Blocks(title="capsroute", analytics_enabled=False, delete_cache=DELETE_UPLOADS) as page:
-        gr.Markdown("# capsroute")
-        given, shown = own.fill(gr)
-        triggers = [given.upload] if own.predictor.kind == "images" else [given.change]
-        _answer(gr, triggers, own.show, [given], shown, "own")
+        if own:
+            gr.Markdown("# capsroute")
+            given, shown = own.fill(gr)
+            _answer(
+                gr, [given.upload if own.predictor.kind == "images" else given.change], own.show, [given], shown, "own"
+            )
+        else:
+            for load in (vision.load_network, vision.load_turns, language.load_classifier):
+                load()
+            gr.Markdown("# capsroute\nWatch routing by agreement at work.")
+            for name, fill in (("Vision", _add_vision), ("Language", _add_language), ("Algorithm", _add_algorithm)):
+                with gr.Tab(name):
+                    fill(gr, page)
     return page.queue(default_concurrency_limit=N_THREADS, max_size=MAX_QUEUE)
 
 

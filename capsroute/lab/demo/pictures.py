@@ -94,11 +94,11 @@ def show_scene(scene: Scene, step: Step) -> Html:
     used = shares.sum(0) / shares.sum() * len(HUES)  # 1 for an equal share
     for i, row in enumerate(scene.votes.tolist()):
         for (x, y), hue, share in zip(row, HUES, shares[i], strict=True):
-            look = f'r=".03" fill="rgb{hue}" opacity="{0.1 + 0.75 * share:.2f}"'
-            drawn.append(f'<circle cx="{x:.2f}" cy="{-y:.2f}" {look}/>')
+            style = f'r=".03" fill="rgb{hue}" opacity="{0.1 + 0.75 * share:.2f}"'
+            drawn.append(f'<circle cx="{x:.2f}" cy="{-y:.2f}" {style}/>')
     for (x, y), colour in zip(scene.points.tolist(), (shares @ np.array(HUES)).round().astype(int), strict=True):
-        look = f'r=".065" fill="rgb{tuple(colour.tolist())}"'
-        drawn.append(f'<circle class="point" cx="{x:.2f}" cy="{-y:.2f}" {look}/>')
+        style = f'r=".065" fill="rgb{tuple(colour.tolist())}"'
+        drawn.append(f'<circle class="point" cx="{x:.2f}" cy="{-y:.2f}" {style}/>')
     means, deviations = step.mu.squeeze(-2).tolist(), step.sig2.squeeze(-2).sqrt().tolist()
     for (x, y), (u, v), (a, b), hue, share in zip(means, deviations, HOMES, HUES, used, strict=True):
         drawn.append(

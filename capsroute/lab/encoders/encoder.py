@@ -183,7 +183,7 @@ def _find_spaces(text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
     """Return a space or nothing for each token: whether there is white space before it, or a token of the model."""
     spaces, before = [], 0
     for start, end in spans:
-        is_apart = start == end or before is None or text[before : start + 1][:1].isspace()
-        spaces.append(" " if is_apart else "")
+        has_space = start == end or before is None or text[before : start + 1][:1].isspace()
+        spaces.append(" " if has_space else "")
         before = None if start == end else end
     return spaces

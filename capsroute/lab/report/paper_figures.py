@@ -181,7 +181,7 @@ def draw_all(
 
 def write_captions(facts: dict[str, Any]) -> dict[str, str]:
     """Write what each figure shows, with its numbers, from the templates in `captions.toml`."""
-    whole, images = facts["whole turns"]["poses"], facts["whole turns"]["images"]
+    turns, images = facts["whole turns"]["poses"], facts["whole turns"]["images"]
     n = len(poses.AZIMUTHS)
     values: dict[str, Any] = {}
     for task, fields in (("smallnorb", "norb author ours"), ("sst5", "sst5 ours5"), ("sst2", "sst2 ours2")):
@@ -192,10 +192,10 @@ def write_captions(facts: dict[str, Any]) -> dict[str, str]:
         values[name] = means | {"lowest": min(means["norm"]), "highest": max(means["norm"]), "stress": stress}
     values |= {
         "views": facts["views"],
-        "whole": whole,
-        "closing": whole["closing step over mean step"],
-        "by_chance": whole["turns"] * (n - 1) / n,
-        "angles": whole[poses.BY_ANGLE],
+        "whole": turns,
+        "closing": turns["closing step over mean step"],
+        "by_chance": turns["turns"] * (n - 1) / n,
+        "angles": turns[poses.BY_ANGLE],
         "pixels": images[poses.BY_ANGLE],
         "curves": "; ".join(facts["curves"]),
     }

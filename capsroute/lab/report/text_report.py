@@ -66,32 +66,22 @@ def show_credit(answers: Answers, texts: Sequence[str], network: SST, encoder: E
     return Section("Credit", parts)
 
 
-def split_spaces(sentence: str, tokens: Sequence[str]) -> list[tuple[str, str]]:
-    """Pair each token with the space before it, none where the text has it right behind the token before."""
-    pairs, end = [], None
-    for token in tokens:
-        start = sentence.find(token, end or 0)  # -1 for tokens that the encoder adds
-        pairs.append(("" if start == end or not pairs else " ", readable(token)))
-        end = start + len(token) if start >= 0 else end
-    return pairs
-
-
 def _credited_sentence(answers: Answers, sentence: str, network: SST, encoder: Encoder, which: int) -> Html:
     """Show a sentence in colours, its answer, and its tokens by depth."""
     device, target = network.depth_emb.device, int(answers.predicted[which])
-    ((ids, tokens, truncated, _),) = encoder.split_tokens([sentence])
-    mask, embs = (t.float().to(device) for t in encoder.encode([ids]))
+    (tokens,) = encoder.split_tokens([sentence])
+    mask, embs = (t.float().to(device) for t in encoder.encode([tokens.ids]))
     credit = text_credit(network, mask, embs)
     net = for_class(credit.net, credit.scores[:, None], torch.full((1, 1), target, device=device))[0].cpu().numpy()
     used = 100 * credit.use[0, ..., target].cpu().numpy()  # [n, depth]
     true, predicted, probability = answers.describe(which)
     answer = f"{predicted}, {probability}" + ("" if answers.hit[which] else f"; true: {true}")
-    answer += "; the text was truncated to these tokens" if truncated else ""
-    shown = [readable(token) for token in tokens]
+    answer += "; the text was truncated to these tokens" if tokens.truncated else ""
+    shown = [readable(piece) for piece in tokens.pieces]
     by_depth = folded(
         "Tokens by depth: for and against, and per cent used",
         number_table(net, ".2f", float(np.abs(net).max()), "depths", shown),
         number_table(used, ".0f", 100, "depths", shown),
     )
-    words = tinted_words(split_spaces(sentence, tokens), net.sum(1).tolist())
+    words = tinted_words(list(zip(tokens.spaces, shown, strict=True)), net.sum(1).tolist())
     return join([words, paragraph(f"{answer}."), by_depth])
