@@ -36,19 +36,19 @@ class VisionModel(NamedTuple):
 def load_vision_model(name: str, revision: str | None = None) -> VisionModel:
     """Load a vision model by its folder or its name on the hub; names with `timm/` in front are those of timm."""
     found = _load_timm(name.removeprefix("timm/")) if name.startswith("timm/") else _load_transformers(name, revision)
-    model, side = found[0].eval(), found[4]
     with torch.no_grad():
         try:
-            features = find_features(model, torch.zeros(1, 3, side, side))
+            features = find_features(found["model"].eval(), torch.zeros(1, 3, found["side"], found["side"]))
         except Exception as error:
             raise UserError(f"backbone: expected a model that takes images alone, {name} does not: {error}") from error
     if features.ndim not in (3, 4):
         raise UserError(f"backbone: expected tokens or feature maps, those of {name} have shape {list(features.shape)}")
     has_maps = features.ndim == 4
-    return VisionModel(*found, d_out=features.shape[1 if has_maps else 2], has_maps=has_maps)
+    return VisionModel(**found, d_out=features.shape[1 if has_maps else 2], has_maps=has_maps)
 
 
-def _load_transformers(name: str, revision: str | None) -> tuple[Any, ...]:
+def _load_transformers(name: str, revision: str | None) -> dict[str, Any]:
+    """Return a model of `transformers`, and what its files say of it."""
     folder = Path(name).expanduser()
     if not folder.is_dir() and (folder.is_absolute() or name.startswith(".") or name.count("/") > 1):
         raise UserError(f"backbone: expected the folder of a model, found none at {name}")
@@ -71,16 +71,19 @@ def _load_transformers(name: str, revision: str | None) -> tuple[Any, ...]:
     size = size if isinstance(size, int) else max(size)
     config = {"model_type": model.config.model_type, **model.config.to_diff_dict()}
     config.pop("transformers_version", None)
-    mean, std = images.get("image_mean") or MEAN, images.get("image_std") or STD
-    return model, "transformers", config, getattr(model.config, "_commit_hash", None), size, list(mean), list(std)
+    colours = {"mean": list(images.get("image_mean") or MEAN), "std": list(images.get("image_std") or STD)}
+    revision = getattr(model.config, "_commit_hash", None)
+    return {"model": model, "library": "transformers", "config": config, "revision": revision, "side": size, **colours}
 
 
-def _load_timm(name: str) -> tuple[Any, ...]:
+def _load_timm(name: str) -> dict[str, Any]:
+    """Return a model of `timm`, and what the library says of it."""
     timm = import_extra("timm")
     try:
         model = timm.create_model(name, pretrained=True, num_classes=0)
     except (RuntimeError, OSError, ValueError) as error:
         raise UserError(f"backbone: timm cannot load {name} ({error})") from error
     images = timm.data.resolve_model_data_config(model)
-    size = max(images["input_size"][1:])
-    return model, "timm", {"name": name}, None, size, list(images["mean"]), list(images["std"])
+    colours = {"mean": list(images["mean"]), "std": list(images["std"])}
+    side = max(images["input_size"][1:])
+    return {"model": model, "library": "timm", "config": {"name": name}, "revision": None, "side": side, **colours}
