@@ -5,24 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import capsroute
 from capsroute.lab.cli import app
-from capsroute.lab.data import Pairs
-from capsroute.lab.data.toys import make_labels
 from capsroute.lab.training.experiments import EXPERIMENTS
 from capsroute.nets import SST, SmallNORB
 from capsroute.pretrained import ALIASES, HOME, SHIPPED
 from capsroute.testing import SHAPES
 from conftest import ROOT
+from small_vision import load_noise
 
 runner = CliRunner(env={"COLUMNS": "80"})
 COMMANDS = (
-    *("train", "replicate", "eval", "report", "figures", "convert"),
+    *("train", "study", "sweep", "replicate", "eval", "report", "figures", "convert"),
     *("predict", "explain", "export", "serve", "demo", "list", "info"),
 )
 
@@ -189,7 +187,7 @@ def test_missing_package_names_extra(missing: str, words: list[str], extra: str)
 def test_train_report_eval_and_replicate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands on tiny toys, in the order a user meets them."""
     monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("capsroute.lab.data.toys.load", load_noise)
+    monkeypatch.setattr("capsroute.lab.data.toys.load", load_noise([]))
     run, few = tmp_path / "run", ["--set", "epochs=1", "--set", "train_on=60", "--set", "validate_on=20"]
     assert "on instances never seen in training" in succeed("train", "debug", "--out", str(run), "--report", *few)
     assert (run / "report.html").exists()
@@ -198,18 +196,12 @@ def test_train_report_eval_and_replicate(tmp_path: Path, monkeypatch: pytest.Mon
     assert json.loads(succeed("eval", str(run), "--json"))["right"] == tested["right"]
     several = tmp_path / "several"
     for _ in range(2):  # the second finds every run finished
-        succeed("replicate", "debug", "--seeds", "2", "--out", str(several), *few)
+        succeed(
+            "replicate", "debug", "--seeds", "2", "--out", str(several), "--readings", str(tmp_path / "r.csv"), *few
+        )
     summary = json.loads((several / "replicate.json").read_text())
     accuracies = [row["accuracy"] for row in summary["runs"]]
     assert summary["mean"] == pytest.approx(sum(accuracies) / 2)
     assert summary["standard deviation"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
     configs = [json.loads((several / f"seed-{k}/config.json").read_text()) for k in range(2)]
     assert [(config["seed"], config["held_out"]) for config in configs] == [(0, 0), (1, 0)]
-
-
-def load_noise(folder: Path, split: str, size: int, **_: object) -> Pairs:
-    """Return noise in place of toys, with their labels."""
-    category, info = make_labels(split)
-    rows = np.arange(0, len(category), 40)
-    images = np.random.default_rng(0).integers(0, 256, (len(rows), 2, size, size), dtype=np.uint8)
-    return Pairs(images, category[rows], info[rows])

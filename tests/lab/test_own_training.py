@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,50 +153,6 @@ def test_vectors_are_standardised_by_training_sets(files: dict[str, Path]) -> No
     trunk = task.network().trunk
     np.testing.assert_allclose(trunk.mean.numpy(), vectors.mean(0), rtol=1e-5)
     np.testing.assert_allclose(trunk.std.numpy(), vectors.std(0), rtol=1e-5)
-
-
-def test_sweep_compares_on_validation_and_goes_on(files: dict[str, Path], tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    words = ("sweep", "arrays", files["arrays"], "--set", "epochs=1", "--set", "n_parts=2,4", "--seeds", 2)
-    first = run(*words, "--out", tmp_path, "--accelerator", "cpu").output
-    assert first.count("run ") >= 4
-    assert (tmp_path / "sweep.png").stat().st_size
-    summary = json.loads((tmp_path / "sweep.json").read_text())
-    assert [len(row["accuracies"]) for row in summary["combinations"]] == [2, 2]
-    again = run(*words, "--out", tmp_path, "--accelerator", "cpu").output
-    assert "run 1 of" not in again
-    others = [word if word != "epochs=1" else "epochs=2" for word in words]  # fixed ones, which the grid does not show
-    assert "with other settings" in refuse(*others, "--out", tmp_path, "--accelerator", "cpu")
-    assert "expected one with several values" in refuse("sweep", "arrays", files["arrays"], "--set", "epochs=1")
-    none_held_out = ("--set", "validation_share=0", "--set", "n_parts=1,2")
-    assert "validation_share" in refuse("sweep", "arrays", files["arrays"], *none_held_out)
-
-
-def test_sweep_by_ray_gives_what_one_process_gives(
-    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Data and runs have relative names, and what is done is not repeated, by either."""
-    pytest.importorskip("optuna")
-    pytest.importorskip("ray", reason="ray is missing: pip install 'capsroute[ray]'")
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(files["arrays"], "sets.npz")
-    words = ("sweep", "arrays", "sets.npz", "--set", "epochs=1", "--set", "n_parts=2,4", "--accelerator", "cpu")
-    assert run(*words, "--out", "ray", "--ray", "local").output.count("has ended") == 2
-    run(*words, "--out", "alone")
-    one, other = (json.loads((tmp_path / name / "sweep.json").read_text()) for name in ("ray", "alone"))
-    assert one == other
-    assert "run 1 of" not in run(*words, "--out", "ray").output
-    assert "run 3 of 4" in run(*words, "--out", "ray", "--seeds", 2).output
-    assert "gpus: expected at most" in refuse(*words, "--out", "other", "--ray", "local", "--gpus", 1000)
-
-
-def test_sweep_says_what_ray_needs(files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("optuna")
-    monkeypatch.setitem(sys.modules, "ray", None)
-    words = ("sweep", "arrays", files["arrays"], "--set", "n_parts=2,4", "--out", tmp_path / "out")
-    assert "ray is not installed: pip install 'capsroute[ray]'" in refuse(*words, "--ray", "local")
-    assert "expected --ray with them" in refuse(*words, "--cpus", 2)
-    assert not (tmp_path / "out").exists()
 
 
 def test_data_are_needed_and_named() -> None:

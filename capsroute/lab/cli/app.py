@@ -93,6 +93,8 @@ Nodes = Annotated[int, typer.Option(min=1, help="Machines; start the command on 
 Strategy = Annotated[str, typer.Option(help="Strategy of several processes, as Lightning Fabric names it.")]
 Precision = Annotated[str, typer.Option(help="32-true, 64-true, bf16-mixed, ... as Lightning Fabric names it.")]
 Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile; the default on a GPU.")]
+Recipe = Annotated[str, typer.Option(help="What training starts from: paper, or ours, for stereo pairs.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time on this machine.")]
 Note = Annotated[str, typer.Option(help="A remark for the record.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -17,15 +17,18 @@ from .app import (
     Accelerator,
     Compile,
     Devices,
+    Jobs,
     Nodes,
     Note,
     Precision,
+    Recipe,
     Settings,
     Strategy,
     app,
     console,
 )
 
+READINGS = Path("runs/readings.csv")
 GROUP_BY = "What images, texts or sets of one group share: a regular expression for a part of the name, or a column."
 
 
@@ -38,6 +41,7 @@ def own_option(*names: str, **options: Any) -> Any:
 def train(
     experiment: Annotated[str | None, EXPERIMENT] = None,
     data: Annotated[str | None, DATA] = None,
+    recipe: Recipe = "paper",
     settings: Settings = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Same as --set seed=N.")] = None,
     out: Annotated[str | None, typer.Option(help="Folder of the run; by default a new one below runs/.")] = None,
@@ -71,7 +75,7 @@ def train(
     named = {"data": data, "seed": seed, "cache_gb": cache_gb, "group_by": group_by}
     named |= {"backbone": backbone, "frozen": frozen, "text": text, "label": label, "encoder": encoder}
     options = [f"{name}={value}" for name, value in named.items() if value is not None]
-    if resume and (experiment or settings or out or options):
+    if resume and (experiment or settings or out or options or recipe != "paper"):
         raise SettingError("--resume takes everything from the run's folder; give no experiment and no settings")
     if not resume and not experiment:
         raise SettingError("name an experiment, see `capsroute list`, or give --resume FOLDER")
@@ -81,7 +85,7 @@ def train(
         run = RunFolder(resume)
         config = read_config(run)
     else:
-        config = complete_config(experiment or "", [*(settings or []), *options])
+        config = complete_config(experiment or "", [*(settings or []), *options], recipe)
         run = RunFolder.create(config, out, fabric)
     task = make_task(config)
     if isinstance(task, OwnTask):
@@ -110,13 +114,17 @@ def train(
     console.print(f"report: {page}")
 
 
-@app.command(epilog="Example: capsroute replicate smallnorb --seeds 5")
+@app.command(epilog="Example: capsroute replicate smallnorb --recipe ours --seeds 10")
 def replicate(
     experiment: Annotated[str, EXPERIMENT],
     data: Annotated[str | None, DATA] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs, with seeds 0, 1, ...")] = 5,
+    recipe: Recipe = "paper",
     settings: Settings = None,
     out: Annotated[str | None, typer.Option(help="Folder of the runs; those already in it are not repeated.")] = None,
+    jobs: Jobs = 1,
+    readings: Annotated[Path, typer.Option(help="Where each reading of test samples is written down.")] = READINGS,
+    again: Annotated[bool, typer.Option("--again", help="Test what was tested before once more.")] = False,
     accelerator: Accelerator = "auto",
     devices: Devices = 1,
     nodes: Nodes = 1,
@@ -125,17 +133,23 @@ def replicate(
     compile: Compile = None,
     note: Note = "",
 ) -> None:
-    """Train once per seed on all of the training set; print the test accuracies, their mean and deviation."""
+    """Train once per seed on all of the training set, then test; print test accuracies, their mean and deviation.
+
+    What is tested is written down with the time, and refused a second time, because who takes the best of several test
+    results has chosen by test data.
+    """
+    from ..training.readings import Readings
     from ..training.replicate import replicate as train_seeds
 
     environment = Environment(accelerator, devices, nodes, strategy, precision, compile)
     fabric = environment.launch()
-    config = complete_config(experiment, [*(settings or []), *([f"data={data}"] if data else [])])
-    folder = Path(out or f"runs/replicate-{experiment}")
-    summary = train_seeds(config, folder, seeds, environment, fabric, note=note, console=console)
+    config = complete_config(experiment, [*(settings or []), *([f"data={data}"] if data else [])], recipe)
+    folder = Path(out or f"runs/replicate-{experiment}" + ("" if recipe == "paper" else f"-{recipe}"))
+    options = {"again": again, "jobs": jobs, "note": note, "console": console}
+    summary = train_seeds(config, folder, seeds, environment, fabric, Readings(readings), **options)
     if not fabric.is_global_zero:
         return
     spread = summary["standard deviation"]
     deviation = "" if spread is None else f", standard deviation {100 * spread:.2f}"
     title = f"{experiment}, final weights, test split"
-    console.print(f"{title}: mean {percent(summary['mean'])}{deviation}\n{folder / 'replicate.json'}")
+    console.print(f"{title}: mean {percent(summary['mean'])}{deviation}\n{folder / 'replicate.json'}\n{readings}")

@@ -2,6 +2,8 @@
 
 import dataclasses
 import difflib
+import hashlib
+import json
 import types
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -59,6 +61,17 @@ def change_settings(config: SomeConfig, settings: list[str]) -> SomeConfig:
         return dataclasses.replace(config, **changed)
     except ValueError as error:
         raise SettingError(str(error)) from None
+
+
+def changed_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that differ from the defaults of their fields."""
+    fields = dataclasses.fields(config)
+    return {f.name: getattr(config, f.name) for f in fields if getattr(config, f.name) != f.default}
+
+
+def hash_settings(values: dict[str, Any]) -> str:
+    """Return a short hash of settings, whatever their order."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def check_types(kind: type[Config], values: dict[str, Any]) -> None:

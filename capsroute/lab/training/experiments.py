@@ -11,6 +11,7 @@ from .language import Language, LanguageConfig
 from .own import OwnTask
 from .own_config import ArraysConfig, ImagesConfig, OwnConfig, TextsConfig
 from .own_kinds import OwnArrays, OwnImages, OwnTexts
+from .recipes import apply_recipe
 from .runs import RunFolder
 from .vision import Vision, VisionConfig
 
@@ -87,9 +88,9 @@ def make_config(experiment: str) -> ExperimentConfig:
     return EXPERIMENTS[experiment]()
 
 
-def complete_config(experiment: str, settings: list[str]) -> ExperimentConfig:
-    """Return the config of an experiment with settings applied; those that nobody gave follow from one's own data."""
-    config = change_settings(make_config(experiment), settings)
+def complete_config(experiment: str, settings: list[str], recipe: str = "paper") -> ExperimentConfig:
+    """Return the config of an experiment by a recipe, with settings applied; others follow from one's own data."""
+    config = change_settings(apply_recipe(recipe, make_config(experiment)), settings)
     if not isinstance(config, OwnConfig):
         return config
     task = OWN[type(config)]

@@ -74,6 +74,9 @@ class Trainer:
         # every new shape of a batch would be compiled again
         compiles = on_gpu and source.fixed_size if environment.compile is None else environment.compile
         module: Any = self.model
+        if on_gpu:  # as if no run had been in this process before
+            torch.cuda.reset_peak_memory_stats(fabric.device)
+            torch.compiler.reset()  # which compiles a function a limited number of times, then no more
         if compiles and not auxiliary:
             module = torch.compile(self.model, dynamic=not source.fixed_size)
         wrapped = fabric.setup_module(module)
