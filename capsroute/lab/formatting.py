@@ -31,15 +31,6 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def fact(name: str, value: Any) -> tuple[str, str]:
-    """Return a fact of a run and its name for readers: `training_seconds` is a time, integers have commas."""
-    words = name.split("_")
-    if "seconds" in words and isinstance(value, int | float):
-        return " ".join("time" if word == "seconds" else word for word in words), duration(value)
-    integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return " ".join(words), f"{value:,}" if integer else plain(value)
-
-
 def readable(text: str, limit: int = 320) -> str:
     """Return any text on one line, cut between words if too long; characters that control a terminal become �."""
     line = " ".join(text.split())

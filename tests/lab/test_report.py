@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from capsroute.lab.analysis.accuracy import GroupAccuracy, bootstrap_interval, wilson_interval
 from capsroute.lab.data import CATEGORIES, Pairs
-from capsroute.lab.formatting import duration, fact
+from capsroute.lab.formatting import duration
 from capsroute.lab.report.charts import BLUE, ORANGE, axis_floor, draw_curves
 from capsroute.lab.report.image_report import show_credit, toy_interval, write_image_report
 from capsroute.lab.report.sections import Answers, RunDetails
@@ -56,7 +56,7 @@ DETAILS = RunDetails(
     title="A run",
     config={"batch": 20, "rates": (1e-5, 5e-4), "seed": 123_456, "note": HOSTILE},
     versions={"python": "3.11.0", "packages": {"torch": "2.8.0"}, "commit": "abc123"},
-    summary={"parameters": 271_688, "training_seconds": 211.3, "weights": "final"},
+    summary={"parameters": "271,688", "training time": duration(211.3), "weights": "final"},
     training=log(40),
     validation=log(4),
     trained="on things with mixup",
@@ -232,4 +232,3 @@ def test_axis_floor_is_round_and_below_all_intervals(low: float, floor: float) -
 )
 def test_duration_has_two_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said
-    assert fact("seconds", seconds) == ("time", said)

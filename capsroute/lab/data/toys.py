@@ -94,15 +94,11 @@ def render(
     if len(set(sizes) - {1}) > 1:
         raise ValueError(f"elevation, azimuth, lighting: expected one or n values each, got {sizes}")
     up, turned, light = torch.broadcast_tensors(*flat)
+    is_lighting = torch.isin(light, torch.arange(N_LIGHTINGS, dtype=light.dtype))
     for name, value, good, wanted in (
         ("elevation", up, (up >= 10) & (up <= 90), "from 10 to 90"),
         ("azimuth", turned, turned.isfinite(), "finite degrees"),
-        (
-            "lighting",
-            light,
-            (light >= 0) & (light < N_LIGHTINGS) & (light == light.round()),
-            "whole numbers from 0 to 5",
-        ),
+        ("lighting", light, is_lighting, "whole numbers from 0 to 5"),
     ):
         if not good.all():
             raise ValueError(f"{name}: expected {wanted}, got {value[~good][0]:g}")

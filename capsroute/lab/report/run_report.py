@@ -1,5 +1,6 @@
 """The HTML report of a finished training run."""
 
+import math
 from contextlib import suppress
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from lightning.fabric import Fabric
 
 from ...nets import SST
 from ..errors import UserError
+from ..formatting import duration
 from ..inference import Predictor
 from ..training.evaluate import score_run
 from ..training.experiments import make_task, read_config
@@ -54,9 +56,9 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
         config=saved,
         versions=facts,
         summary={
-            "parameters": facts["parameters"],
-            "epochs": saved["epochs"],
-            "training_seconds": facts.get("seconds"),
+            "parameters": f"{facts['parameters']:,}",
+            "epochs": str(saved["epochs"]),
+            "training time": duration(facts.get("seconds", math.nan)),
             "weights": "final, after the last step",
         },
         training=run.training.read(),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..analysis.accuracy import confusion_matrix, wilson_interval
-from ..formatting import fact, flat, interval, percent, plain
+from ..formatting import flat, interval, percent, plain
 from ..html import Html, Section, facts, figure, folded, page, panels, paragraph, table, text, tint
 from . import charts
 from .charts import BLUE, ORANGE, Log, embed_chart
@@ -25,7 +25,7 @@ class RunDetails(NamedTuple):
     title: str
     config: Mapping[str, Any]
     versions: Mapping[str, Any]
-    summary: Mapping[str, Any]  # more facts for the top
+    summary: Mapping[str, str]  # more facts for the top
     training: Log  # a row for each window of batches
     validation: Log  # a row for each epoch; empty where nothing was held out
     trained: str  # on what the training log was measured
@@ -99,11 +99,10 @@ def mistakes_section(answers: Answers, n_shown: int, *shown: Html) -> Section:
     return Section("Worst mistakes", [paragraph(sentence), *(shown if n_wrong else ())])
 
 
-def _headline(answers: Answers, more: Mapping[str, str], note: str, summary: Mapping[str, Any]) -> Section:
+def _headline(answers: Answers, more: Mapping[str, str], note: str, summary: Mapping[str, str]) -> Section:
     right, total, n_classes = int(answers.hit.sum()), len(answers.hit), len(answers.names)
     independent = {f"95% interval, were {answers.samples} independent": interval(wilson_interval(right, total))}
-    shown = independent | dict(more) | {f"chance, {n_classes} classes": percent(1 / n_classes)}
-    shown |= dict(fact(name, value) for name, value in summary.items())
+    shown = independent | dict(more) | {f"chance, {n_classes} classes": percent(1 / n_classes)} | dict(summary)
     sentence = f"{right:,} of {total:,} test {answers.samples} classified right."
     parts = [paragraph(percent(right / total), "big"), paragraph(sentence), facts(shown), paragraph(note)]
     return Section("Test accuracy", parts)

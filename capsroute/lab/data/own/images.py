@@ -31,11 +31,10 @@ def list_images(folder: Path, group_by: str = "") -> Labelled:
         raise UserError(f"{folder}: expected a folder with {LAYOUT}, found {found}")
     inside = _subfolders(folder)
     by_split = {split: path for path in inside if (split := find_split(path.name))}
-    if by_split and len(by_split) == len(inside):
-        parts = [(split, path) for top, split in ((p, s) for s, p in by_split.items()) for path in _subfolders(top)]
-    else:
-        parts = [("", path) for path in inside]
-    rows = [(split, path, views) for split, path in parts for views in _find_views(path)]
+    if len(by_split) < len(inside):  # folders of classes
+        by_split = {"": folder}
+    classes = [(split, path) for split, top in by_split.items() for path in _subfolders(top)]
+    rows = [(split, path, views) for split, path in classes for views in _find_views(path)]
     if not rows:
         raise UserError(f"{folder}: expected {LAYOUT}; found no {', '.join(SUFFIXES)} in folders there")
     if len({len(views) for _, _, views in rows}) > 1:

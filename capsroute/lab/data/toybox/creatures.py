@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from .solids import DARK, SIDES, Solid, ball, box, heading, limb, rod, shifted, turn
+from .solids import DARK, SIDES, Solid, ball, box, heading, limb, rod, turn
 
 
 def build_animal(s: SimpleNamespace) -> Iterator[Solid]:
@@ -35,11 +35,11 @@ def _legs(s: SimpleNamespace, z: float) -> Iterator[Solid]:
             foot = hip + hip[2] / np.cos(np.radians(swing)) * heading(swing)
             foot[1] = side * s.stance
             # the knee bends forwards before, the hock backwards behind
-            knee, ankle = hip + 0.52 * (foot - hip) + [front * 0.05, 0, 0], shifted(foot, 0, 0, 0.3 * r)
+            knee, ankle = hip + 0.52 * (foot - hip) + [front * 0.05, 0, 0], foot + [0, 0, 0.3 * r]
             yield from limb([hip, knee, ankle], [1.5 * r, 1.05 * r, 0.95 * r], s.paint, ends=False)
             yield ball(hip, 1.5 * r, s.paint)
-            yield rod(foot, shifted(foot, 0, 0, 0.12), 1.12 * r, s.shade)
-            yield ball(shifted(foot, 0.5 * r, 0, 0.5 * r), (1.4 * r, 1.1 * r, 0.6 * r), s.shade)
+            yield rod(foot, foot + [0, 0, 0.12], 1.12 * r, s.shade)
+            yield ball(foot + [0.5 * r, 0, 0.5 * r], (1.4 * r, 1.1 * r, 0.6 * r), s.shade)
 
 
 def _tail(s: SimpleNamespace, rump: np.ndarray) -> Iterator[Solid]:
@@ -66,7 +66,7 @@ def _head(s: SimpleNamespace, nape: np.ndarray) -> Iterator[Solid]:
         yield from _horn(s, side, middle, up)
     if s.kind == "elephant":
         lip = middle + 0.85 * h * ahead
-        trunk = [lip, *(shifted(lip, x, 0, z) for x, z in ((0.14, -0.32), (0.16, -0.66), (0.3, -0.8)))]
+        trunk = [lip, *(lip + [x, 0, z] for x, z in ((0.14, -0.32), (0.16, -0.66), (0.3, -0.8)))]
         yield from limb(trunk, [0.15, 0.11, 0.085, 0.065], s.paint)
     if s.kind == "rhino":
         for back, tall in ((0.0, 0.38), (0.24, 0.2)):
@@ -77,29 +77,29 @@ def _head(s: SimpleNamespace, nape: np.ndarray) -> Iterator[Solid]:
 def _ear(s: SimpleNamespace, side: int, nape: np.ndarray, middle: np.ndarray, up: np.ndarray) -> Iterator[Solid]:
     """Build an ear, of an elephant with the tusk on its side."""
     h, ear = s.head, s.ear
-    base = shifted(middle, -0.25 * h, side * 0.62 * h, 0.0) + 0.72 * h * up
+    base = middle + [-0.25 * h, side * 0.62 * h, 0.0] + 0.72 * h * up
     if s.kind == "elephant":
-        flap = shifted(nape, -0.02, side * 1.05 * h, 0.02)
+        flap = nape + [-0.02, side * 1.05 * h, 0.02]
         yield ball(flap, (0.07, ear, 1.2 * ear), 0.85 * s.paint, turn(yaw=-28 * side))
-        tusk = [shifted(middle, 0.2, side * 0.17, -0.2), shifted(middle, 0.52, side * 0.22, -0.3)]
+        tusk = [middle + [0.2, side * 0.17, -0.2], middle + [0.52, side * 0.22, -0.3]]
         yield from limb(tusk, [0.05, 0.03], 0.97)
     elif s.ear_pitch < -60:  # it hangs sideways
-        yield ball(shifted(base, 0, side * 0.9 * ear, 0.1 * ear), (0.05, ear, 0.06), s.shade)
+        yield ball(base + [0, side * 0.9 * ear, 0.1 * ear], (0.05, ear, 0.06), s.shade)
     else:
         R = turn(roll=side * (s.ear_pitch - 18.0))
-        yield ball(shifted(base, 0, side * 0.25 * ear, 0.6 * ear), (0.05, 0.5 * ear, ear), s.shade, R)
+        yield ball(base + [0, side * 0.25 * ear, 0.6 * ear], (0.05, 0.5 * ear, ear), s.shade, R)
 
 
 def _horn(s: SimpleNamespace, side: int, middle: np.ndarray, up: np.ndarray) -> Iterator[Solid]:
     h = s.head
     if s.kind == "stag":
-        base = shifted(middle, 0, side * 0.4 * h, 0) + 0.8 * h * up
-        fork = shifted(base, -0.1, side * 0.14, 0.2)
+        base = middle + [0, side * 0.4 * h, 0] + 0.8 * h * up
+        fork = base + [-0.1, side * 0.14, 0.2]
         yield from limb([base, fork], [0.04, 0.035], 0.9)
         for tip in ([-0.16, side * 0.2, 0.46], [0.1, side * 0.22, 0.36]):
             yield rod(fork, base + tip, 0.035, 0.9, 0.02)
     if s.kind in ("cow", "giraffe"):
-        base = shifted(middle, 0, side * 0.3 * h, 0) + 0.85 * h * up
+        base = middle + [0, side * 0.3 * h, 0] + 0.85 * h * up
         reach, paint = ([0.06, side * 0.2, 0.22], 0.95) if s.kind == "cow" else ([-0.04, side * 0.02, 0.17], DARK)
         yield from limb([base, base + reach], [0.045, 0.03], paint)
 
@@ -109,7 +109,7 @@ def _marks(s: SimpleNamespace, z: float, shoulder: np.ndarray, nape: np.ndarray)
     along = nape - shoulder
     if s.kind == "lion":
         yield ball(nape - [0.1, 0, 0.04], (0.22, 0.31, 0.35), 0.85 * s.shade)
-        yield ball(shifted(shoulder, -0.02, 0, -0.12), (0.22, 0.25, 0.28), 0.85 * s.shade)
+        yield ball(shoulder + [-0.02, 0, -0.12], (0.22, 0.25, 0.28), 0.85 * s.shade)
     if s.kind == "horse":
         R = turn(pitch=float(np.degrees(np.arctan2(along[2], along[0]))))
         yield ball((shoulder + nape) / 2 + [-0.13, 0, 0.1], (0.42, 0.05, 0.13), 0.55 * s.shade, R)
@@ -143,7 +143,7 @@ def build_human(s: SimpleNamespace) -> Iterator[Solid]:
         shoulder = neck - 0.07 * up + [0, side * 1.12 * w, 0]
         elbow = shoulder + 0.3 * k * heading(arm[0], arm[1], side)
         hand = elbow + 0.28 * k * heading(arm[2], arm[3], side)
-        hip = shifted(hips, 0, side * 0.5 * w, -0.04)
+        hip = hips + [0, side * 0.5 * w, -0.04]
         knee = hip + 0.42 * k * heading(leg[0], leg[1], side)
         foot = knee + 0.42 * k * heading(leg[2], leg[3], side)
         yield ball(shoulder, 0.085 * b * (1.5 if s.wear == "pads" else 1.0), s.shirt)
@@ -152,7 +152,7 @@ def build_human(s: SimpleNamespace) -> Iterator[Solid]:
         yield ball(hand, 0.068, s.skin)
         yield from limb([hip, knee], [0.115 * b, 0.085 * b], s.skin if bare_thighs else s.trousers)
         yield from limb([knee, foot], [0.08 * b, 0.058 * b], s.skin if bare_arms else s.trousers)
-        yield ball(shifted(foot, 0.06, 0, -0.02), (0.145, 0.07, 0.06), DARK)
+        yield ball(foot + [0.06, 0, -0.02], (0.145, 0.07, 0.06), DARK)
         hands.append(hand)
     yield from _hat(s.hat, head, h, R)
     yield from _clothes(s, hips, chest, up)
@@ -185,7 +185,7 @@ def _clothes(s: SimpleNamespace, hips: np.ndarray, chest: np.ndarray, up: np.nda
         yield rod(hips - 0.2 * s.height * up, hips + 0.12 * s.height * up, 0.27, s.trousers, 0.12)
     if s.wear == "pack":
         yield box(chest - [0.24, 0, 0.0], (0.2, 0.32, 0.4), 0.4)
-        yield rod(shifted(chest, -0.2, -0.2, 0.24), shifted(chest, -0.2, 0.2, 0.24), 0.07, 0.6)
+        yield rod(chest + [-0.2, -0.2, 0.24], chest + [-0.2, 0.2, 0.24], 0.07, 0.6)
     if s.wear == "pads":
         yield ball(chest + 0.12 * up, (0.19, 0.36 * s.width, 0.15), s.shirt)
     if s.wear == "plain":
@@ -201,4 +201,4 @@ def _item(item: str, right: np.ndarray, left: np.ndarray, R: np.ndarray) -> Iter
     if item == "crate":
         yield box((right + left) / 2 + [0.06, 0, 0.06], (0.22, 0.36, 0.22), 0.5)
     if item == "ball":
-        yield ball(shifted(right, 0.06, 0.05, 0), (0.15, 0.09, 0.09), 0.4, R)
+        yield ball(right + [0.06, 0.05, 0], (0.15, 0.09, 0.09), 0.4, R)

@@ -150,10 +150,6 @@ def axles(xs: Sequence[float], track: float, radius: float, width: float, hub: f
             yield rod((x, inner, radius), (x, outer + side * 0.12 * width, radius), radius * 0.52, hub)
 
 
-def shifted(point: np.ndarray, x: float, y: float, z: float) -> np.ndarray:
-    return point + np.array([x, y, z])
-
-
 def heading(swing: float, splay: float = 0.0, side: int = 1) -> np.ndarray:
     """Return the unit vector of a limb that hangs down, swung forwards and splayed outwards by degrees."""
     a, b = np.radians(swing), np.radians(splay)

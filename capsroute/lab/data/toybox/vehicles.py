@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from .solids import DARK, GLASS, SIDES, Solid, axles, ball, box, limb, profile, rod, shifted, turn
+from .solids import DARK, GLASS, SIDES, Solid, axles, ball, box, limb, profile, rod, turn
 
 
 def build_car(s: SimpleNamespace) -> Iterator[Solid]:
@@ -180,7 +180,7 @@ def _fire_engine(b: SimpleNamespace) -> Iterator[Solid]:
     yield box((b.mid, 0, b.z + 0.05 + b.h / 2), (b.length, b.w, b.h), b.cargo)
     shutters = [(b.x0 + f * b.length, 0, b.z + 0.02 + b.h / 2) for f in (0.2, 0.5, 0.8)]
     yield from (box(place, (0.2 * b.length, b.w + 0.02, 0.6 * b.h), 0.7 * b.cargo) for place in shutters)
-    yield from (box(shifted(ladder, 0, y, 0), (b.length + 0.5, 0.045, 0.08), 0.95, R) for y in (-0.13, 0.13))
+    yield from (box(ladder + [0, y, 0], (b.length + 0.5, 0.045, 0.08), 0.95, R) for y in (-0.13, 0.13))
     yield from (box(R @ [k, 0, 0] + ladder, (0.04, 0.26, 0.04), 0.95) for k in np.linspace(-0.9, 0.9, 8))
     yield box((b.x1 + b.gap + 0.35, 0, b.cab_top + 0.06), (0.1, 0.5 * b.w, 0.09), 0.25)  # beacon
     yield rod((x, 0, top), (x, 0, top + 0.16), 0.2, DARK)  # pivot
@@ -245,7 +245,7 @@ def _crane(b: SimpleNamespace) -> Iterator[Solid]:
     yield box((b.x0 + 0.1, 0, z + 0.25 * b.h), (0.22, b.w, 0.5 * b.h), b.paint)
     yield box(root + 0.4 * along, (0.8 * reach, 0.24, 0.24), b.cargo, R)
     yield box(root + 0.6 * along, (0.8 * reach, 0.17, 0.17), b.paint, R)
-    yield rod(shifted(tip, 0, 0, -0.26), tip, 0.045, DARK)
+    yield rod(tip + [0, 0, -0.26], tip, 0.045, DARK)
     feet = [(x, side * (b.w / 2 + 0.04), b.z - 0.05) for x in (b.x0 + 0.05, b.x1 - 0.1) for side in SIDES]
     yield from (box(place, (0.12, 0.16, 0.12), b.cargo) for place in feet)
 
