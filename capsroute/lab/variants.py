@@ -27,10 +27,12 @@ class Variation:
 
     routing: Algorithm = "agreement"
     n_parts: int = 64
+    n_channels: int = 64  # of the convolutions
     n_layers: int = 2  # of routing by agreement
     kinds: bool = False  # whether each part has weights of its own in the first routing
     n_iters: int = 3
     tie_betas: bool = False
+    beta_scale: float = 1.0  # factor of benefits and costs
     agreement: Literal["gaussian", "kmeans"] = "gaussian"
     ignore_costs: bool = True  # whether outputs pay for the data they ignore
     coordinates: bool = True  # whether the convolutions see where a pixel is
@@ -44,10 +46,10 @@ class Variation:
 class Variant(SmallNORB):
     """The paper's network for smallNORB with some variation."""
 
-    def __init__(self, n_classes: int = 5, n_channels: int = 64, **variation: Any):
+    def __init__(self, n_classes: int = 5, **variation: Any):
         v = Variation(**variation)
-        super().__init__(n_classes, v.n_parts, n_channels, v.kinds)
-        self.config = {"n_classes": n_classes, "n_channels": n_channels, **v.variation()}
+        super().__init__(n_classes, v.n_parts, v.n_channels, v.kinds)
+        self.config = {"n_classes": n_classes, **v.variation()}
         self.has_coordinates = v.coordinates
         if v.routing in RIVALS:
             make, on_classes = RIVALS[v.routing], ON_CLASSES.get(v.routing, {})
@@ -55,7 +57,8 @@ class Variant(SmallNORB):
             last = make(4, 4, 4, v.n_parts, n_classes, n_iters=v.n_iters, **on_classes)
             self.routings = nn.ModuleList([first, last])
         elif v.routing == "agreement":
-            settings = {"n_iters": v.n_iters, "tie_betas": v.tie_betas, "agreement": v.agreement}
+            settings: dict[str, Any] = {"n_iters": v.n_iters, "tie_betas": v.tie_betas, "beta_scale": v.beta_scale}
+            settings["agreement"] = v.agreement
             sizes = [(None, v.n_parts), (v.n_parts, n_classes)] if v.n_layers == 2 else [(None, n_classes)]
             layers = [Routing(4, 4, 4, n_inp, n_out, **settings) for n_inp, n_out in sizes]
             if v.kinds:

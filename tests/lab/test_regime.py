@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from capsroute.lab.data import Pairs
-from capsroute.lab.training.regime import Regime, mix, mixed_loss, plan_epoch
+from capsroute.lab.training.config import change_settings
+from capsroute.lab.training.experiments import make_config
+from capsroute.lab.training.regime import Regime, mix, mixed_loss, paste, plan_epoch
 from capsroute.lab.training.vision import PairSource
 
 STEPS = 1000
@@ -37,6 +39,8 @@ OUT_OF_RANGE = {
     "beta2": [1.0],
     "warmup": [0.0, 1.0],
     "mixup": [-0.1, float("nan")],
+    "cutmix": [-0.1, 1.1],
+    "sam": [-0.1, float("nan")],
     "auxiliary_weight": [-0.1],
     "weight_decay": [-0.1],
     "average": [-0.1, 1.0],
@@ -82,6 +86,39 @@ def test_mixup_weights_have_beta_distribution() -> None:
     assert weight.mean() == pytest.approx(0.5, abs=0.01)
     assert weight.var() == pytest.approx(0.25 / 1.4, rel=0.02)  # of Beta(0.2, 0.2)
     assert (plan_epoch(Regime(mixup=0.0), 100, seed=0, epoch=0, n_noise=0).weight == 1).all()
+
+
+def test_boxes_cover_what_the_weight_leaves_of_their_share_of_samples() -> None:
+    regime = Regime(mixup=1.0, cutmix=0.3)
+    plan, mixed = (plan_epoch(one, 100_000, seed=0, epoch=0, n_noise=2) for one in (regime, Regime(mixup=1.0)))
+    assert all(torch.equal(one, other) for one, other in zip(plan[:3], mixed[:3], strict=True))  # nothing else changes
+    assert not mixed.box.any()
+    top, left, bottom, right = plan.box.double().unbind(-1)
+    drawn = bottom > 0
+    assert drawn.double().mean() == pytest.approx(0.3, abs=0.01)
+    torch.testing.assert_close(
+        ((bottom - top) * (right - left))[drawn], 1 - plan.weight.double()[drawn], atol=1e-5, rtol=0
+    )
+    assert (plan.box >= 0).all()
+    assert (plan.box <= 1).all()
+    middle = (plan.box[..., :2] + plan.box[..., 2:])[drawn] / 2
+    assert torch.allclose(middle.mean(0), torch.tensor(0.5), atol=0.01)
+    assert middle.std(0).min() > 0.1
+
+
+def test_paste_takes_the_box_from_the_other() -> None:
+    x, other = torch.zeros(2, 2, 4, 8), torch.ones(2, 2, 4, 8)
+    pasted = paste(x, other, torch.tensor([[0.25, 0.5, 0.75, 0.875], [0, 0, 0, 0]]))
+    expected = torch.zeros(2, 2, 4, 8)
+    expected[0, :, 1:3, 4:7] = 1
+    assert torch.equal(pasted, expected)
+
+
+def test_cutmix_needs_mixtures_of_images() -> None:
+    with pytest.raises(ValueError, match="cutmix: expected 0 to 1, and 0 without mixup"):
+        Regime(mixup=0.0, cutmix=0.5)
+    with pytest.raises(ValueError, match="cutmix: expected 0, sentences are no images"):
+        change_settings(make_config("sst5"), ["cutmix=0.5"])
 
 
 def test_mix_weighs_samples() -> None:

@@ -17,7 +17,7 @@ import pytest
 from capsroute.lab.errors import UserError
 from capsroute.lab.training.comparison import compare
 from capsroute.lab.training.config import SettingError
-from capsroute.lab.training.experiments import make_config
+from capsroute.lab.training.experiments import make_config, make_task
 from capsroute.lab.training.processes import map_in_processes
 from capsroute.lab.training.runs import RunFolder, read_checkpoint
 from capsroute.lab.training.study import make_grid, read_study
@@ -133,6 +133,10 @@ def test_differences_are_paired() -> None:
         ("experiment = 'debug'\n[settings]\na = {epoch = 1}", "epoch: debug has no such field; did you mean epochs?"),
         ("experiment = 'debug'\nfolds = 6\n[settings]\na = {}", "a: fold: expected below the number of folds"),
         ("experiment = 'treebank'\nfolds = 2\n[settings]\na = {}", "folds: expected 1 for treebank"),
+        (
+            "experiment = 'debug'\nfolds = 2\n[settings]\na = {fold = 1}",
+            "fold: expected no value in a study, which has a number of folds",
+        ),
         ("experiment = 'debug'\n[settings]\na = {held_out = 0}", "held_out: expected more than 0"),
         ("experiment = 'debug'\nrecipe = 'x'\n[settings]\na = {}", "recipe: expected one of paper, ours, got 'x'"),
     ],
@@ -154,6 +158,16 @@ def test_values_of_a_study_are_settings(tmp_path: Path) -> None:
     assert (getattr(one.config, "kinds", None), getattr(one.config, "routing", None)) == (True, "em")
 
 
+@pytest.mark.parametrize("file", sorted(ROOT.glob("results/**/*.toml")), ids=lambda path: path.stem)
+def test_studies_in_results_can_be_run(file: Path) -> None:
+    """Their runs have other settings each, and networks of at most 310,000 parameters."""
+    runs = read_study(file).runs()
+    assert len({one.key for one in runs}) == len({one.name for one in runs}) == len(runs)
+    for one in runs:
+        network: Any = make_task(one.config).network()
+        assert sum(p.numel() for p in network.parameters()) <= 310_000
+
+
 def test_grid_has_every_combination() -> None:
     study = make_grid("toys", ["epochs=1", "lr_max=1e-3,2e-3", "n_parts=2,4,2"], 3)
     assert list(study.settings) == [f"lr_max={lr}, n_parts={n}" for lr in ("1e-3", "2e-3") for n in (2, 4)]
@@ -171,7 +185,7 @@ def test_sweep_compares_on_validation_and_goes_on(sets: Path, tmp_path: Path) ->
     others = [word if word != "epochs=1" else "epochs=2" for word in words]
     assert "with other settings" in refuse(*others, "--seeds", 2, "--out", tmp_path)
     assert "expected one with several values" in refuse("sweep", "arrays", sets, "--set", "epochs=1")
-    assert "expected --seeds N" in refuse("sweep", "arrays", sets, "--set", "seed=1,2")
+    assert "seed: expected no value in a study" in refuse("sweep", "arrays", sets, "--set", "seed=1,2")
     none_held_out = ("--set", "validation_share=0", "--set", "n_parts=1,2")
     assert "validation_share" in refuse("sweep", "arrays", sets, *none_held_out)
 

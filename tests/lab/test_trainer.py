@@ -1,5 +1,6 @@
 """Training: complete run folders, bit-exact resume, several processes, non-finite losses."""
 
+import copy
 import csv
 import errno
 import os
@@ -23,7 +24,7 @@ from capsroute.lab.training.runs import CheckpointError, RunFolder, read_checkpo
 from capsroute.lab.training.step import WithAuxiliaryReadouts, copy_tensors, find_capture_obstacle
 from capsroute.lab.training.trainer import NonFiniteLossError, Trainer
 from conftest import ROOT
-from tiny import Tiny, TinyConfig, run_tiny
+from tiny import SIZE, Tiny, TinyConfig, run_tiny
 
 DOUBLE = Environment(accelerator="cpu", precision="64-true")
 
@@ -85,12 +86,14 @@ def test_training_lowers_loss(tmp_path: Path) -> None:
     assert not RunFolder(tmp_path).validation.read()
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.0], ids=["plain loss", "auxiliary loss"])
-def test_trainer_matches_textbook_loop(tmp_path: Path, weight: float) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"auxiliary_weight": 1.0}, {"mixup": 1.0, "cutmix": 0.5}, {"sam": 0.3}], ids=lambda s: ",".join(s)
+)
+def test_trainer_matches_textbook_loop(tmp_path: Path, settings: dict[str, float]) -> None:
     """A loop over plans with torch's own RAdam ends with the same weights, up to float64 rounding."""
-    settings = {"auxiliary_weight": weight, "batch_size": 10}
-    run_tiny(tmp_path, environment=DOUBLE, **settings)
-    config = TinyConfig(**settings)
+    run_tiny(tmp_path, environment=DOUBLE, batch_size=10, **settings)
+    config = TinyConfig(batch_size=10, **settings)  # pyright: ignore[reportArgumentType]
+    weight = config.auxiliary_weight
     source, steps = Tiny(config).source("train", torch.device("cpu")), 12
     assert source is not None
     torch.manual_seed(config.seed)
@@ -99,17 +102,34 @@ def test_trainer_matches_textbook_loop(tmp_path: Path, weight: float) -> None:
     optimizer = torch.optim.RAdam(model.parameters(), betas=(config.beta1_max, config.beta2))
     for step in range(steps):
         plan = plan_epoch(config, 40, seed=config.seed, epoch=step // 4, n_noise=2)
-        rows, share, noise = (t[step % 4] for t in plan)
+        rows, share, noise, box = (t[step % 4] for t in plan)
         images, partners = (source.augmented_batch(rows[k], noise[k])[0] for k in range(2))
         targets = source.target[rows[0]], source.target[rows[1]], share
-        scores = model(mix(images, partners, share).double()).a.float()  # as Fabric returns them
-        loss = mixed_loss(scores, *targets)[0]
-        for scores in model.scores if isinstance(model, WithAuxiliaryReadouts) else ():
-            loss = loss + weight * mixed_loss(scores, *targets)[0]
+        mixed = mix(images, partners, share)
+        for k, (top, left, bottom, right) in enumerate((box * SIZE).round().int().tolist()):
+            if box[k].any():
+                mixed[k] = images[k]
+                mixed[k, :, top:bottom, left:right] = partners[k, :, top:bottom, left:right]
+
+        def compute_gradients(mixed: Tensor = mixed, targets: tuple[Tensor, ...] = targets) -> None:
+            scores = model(mixed.double()).a.float()  # as Fabric returns them
+            loss = mixed_loss(scores, *targets)[0]
+            for scores in model.scores if isinstance(model, WithAuxiliaryReadouts) else ():
+                loss = loss + weight * mixed_loss(scores, *targets)[0]
+            optimizer.zero_grad()
+            loss.backward()
+
+        compute_gradients()
+        if config.sam:
+            before = copy.deepcopy(model.state_dict())
+            gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            with torch.no_grad():
+                for p in model.parameters():
+                    p += config.sam * (0.0 if p.grad is None else p.grad) / gradient.norm()
+            compute_gradients()
+            model.load_state_dict(before)
         lr, beta1 = config.schedule(step, steps)
         optimizer.param_groups[0] |= {"lr": lr, "betas": (beta1, config.beta2)}
-        optimizer.zero_grad()
-        loss.backward()
         optimizer.step()
     state = read_state(tmp_path)
     for name, t in model.state_dict().items():
@@ -141,7 +161,7 @@ def test_auxiliary_loss_resumes_bit_for_bit_and_leaves_no_readouts(tmp_path: Pat
 
 
 def test_averaged_run_resumes_bit_for_bit_and_saves_the_mean(tmp_path: Path) -> None:
-    settings = {"average": 0.9, "weight_decay": 0.1, "lr_max": 1e-2}
+    settings = {"average": 0.9, "weight_decay": 0.1, "lr_max": 1e-2, "mixup": 1.0, "cutmix": 0.5, "sam": 0.05}
     run_tiny(tmp_path / "whole", **settings)
     with pytest.raises(StoppedError):
         run_tiny(tmp_path / "halves", stop_after=7, **settings)

@@ -70,10 +70,13 @@ def test_without_variation_it_is_the_papers_network() -> None:
 
 
 def test_variation_changes_what_it_names() -> None:
-    first, last = (layer for layer in Variant(kinds=True, n_parts=4, n_iters=5, tie_betas=True).routings)
+    variant = Variant(kinds=True, n_parts=4, n_channels=6, n_iters=5, tie_betas=True, beta_scale=0.1)
+    assert {layer.out_channels for layer in variant.convolve if isinstance(layer, nn.Conv2d)} == {6}
+    first, last = variant.routings
     assert isinstance(first, Routing)
     assert isinstance(last, Routing)
     assert (first.n_kinds, last.n_kinds, first.n_iters, last.n_iters) == (4, 4, 5, 5)
+    assert first.beta_scale == last.beta_scale == 0.1
     assert first.beta_ign is None
     images = torch.rand(1, 2, 32, 32)
     x = Variant(coordinates=False, n_parts=2, n_channels=2).embed(images)
@@ -86,10 +89,10 @@ def test_variation_changes_what_it_names() -> None:
 def test_settings_of_a_run_choose_the_network() -> None:
     config = make_config("toys")
     assert type(Vision(change_settings(config, [])).network()) is SmallNORB
-    kinds = Vision(change_settings(config, ["kinds=true", "n_parts=8"])).network()
+    kinds = Vision(change_settings(config, ["kinds=true", "n_parts=8", "n_channels=16"])).network()
     assert type(kinds) is SmallNORB
     assert kinds.config["kinds"]
     assert isinstance(Vision(change_settings(config, ["routing=em"])).network(), Variant)
-    for bad in ("routing=capsules", "kinds=maybe", "n_layers=3", "fold=5"):
+    for bad in ("routing=capsules", "kinds=maybe", "n_layers=3", "beta_scale=0", "fold=5"):
         with pytest.raises(SettingError, match=f"{bad.partition('=')[0]}: expected"):
             change_settings(config, [bad])

@@ -39,6 +39,7 @@ class LanguageConfig(Config):
         super().__post_init__()
         self.check_minimum(treebank_seed=0, cache_gb=0, max_tokens=1)
         self.check("classes", self.classes in (2, 5), "2 or 5")
+        self.check("cutmix", not self.cutmix, "0, sentences are no images")
         no_layers = f"0 for head={self.head}, which has no routing layers"
         self.check("auxiliary_weight", self.head == "routing" or not self.auxiliary_weight, no_layers)
         if self.data == "sst" and not self.encoder:

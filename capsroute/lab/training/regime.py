@@ -27,13 +27,16 @@ class Regime:
     beta2: float = 0.999
     warmup: float = 0.1  # fraction of the steps until the learning rate peaks
     mixup: float = 0.2  # both parameters of the Beta distribution; 0 for no mixup
+    cutmix: float = 0.0  # share of the mixtures of images in which a rectangle of the partner is pasted instead
+    sam: float = 0.0  # radius of sharpness-aware minimisation; 0 for plain gradients
     weight_decay: float = 0.0  # weights with two axes or more, but no betas, shrink by lr * weight_decay in a step
     average: float = 0.0  # decay of the running mean of weights that is saved in the end; 0 saves the last weights
     label_smoothing: float = 0.0
     auxiliary_weight: float = 0.0  # of the auxiliary loss, which speeds up short runs; see step.py
 
     def __post_init__(self) -> None:
-        self.check_minimum(epochs=1, batch_size=1, mixup=0, weight_decay=0, auxiliary_weight=0)
+        self.check_minimum(epochs=1, batch_size=1, mixup=0, sam=0, weight_decay=0, auxiliary_weight=0)
+        self.check("cutmix", 0 <= self.cutmix <= bool(self.mixup), "0 to 1, and 0 without mixup")
         self.check("average", 0 <= self.average < 1, "at least 0 and below 1")
         self.check("label_smoothing", 0 <= self.label_smoothing < 1, "at least 0 and below 1")
         self.check("lr_min", 0 < self.lr_min <= self.lr_max, "above 0 and at most lr_max")
@@ -66,6 +69,7 @@ class EpochPlan(NamedTuple):
     rows: Tensor  # [s, 2, b] indices of the samples, and of their partners in the same batch
     weight: Tensor  # [s, b] weight of the sample in the mixture
     noise: Tensor  # [s, 2, b, k] uniform in [0, 1), for the augmentation of both
+    box: Tensor  # [s, b, 4] top, left, bottom, right of what is pasted, as shares of the side; zeros where nothing is
 
     def batch(self, step: Tensor) -> "EpochPlan":
         """Return the batch of the step whose index [1] is a device tensor; no host sync."""
@@ -82,12 +86,29 @@ def plan_epoch(regime: Regime, n: int, *, seed: int, epoch: int, n_noise: int) -
     weight = rng.beta(regime.mixup, regime.mixup, (steps, b)) if regime.mixup else np.ones((steps, b))
     noise = rng.random((steps, b, n_noise), dtype=np.float32)
     rows, noise = (np.stack([t, t[np.arange(steps)[:, None], partner]], axis=1) for t in (rows, noise))
-    return EpochPlan(*(torch.from_numpy(t) for t in (rows, weight.astype(np.float32), noise)))
+    box = draw_boxes(rng, weight, regime.cutmix) if regime.cutmix else np.zeros((steps, b, 4))
+    return EpochPlan(*(torch.from_numpy(t) for t in (rows, weight.astype(np.float32), noise, box.astype(np.float32))))
+
+
+def draw_boxes(rng: np.random.Generator, weight: np.ndarray, share: float) -> np.ndarray:
+    """Return boxes [..., 4] anywhere in an image that cover `1 - weight` of it, and zeros but for a share of them."""
+    side = np.sqrt(1 - weight)[..., None]
+    start = rng.random((*weight.shape, 2)) * (1 - side)
+    return np.concatenate([start, start + side], -1) * (rng.random((*weight.shape, 1)) < share)
 
 
 def mix(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
     """Mix samples with others; `weight` [b] is that of `x`."""
     return torch.lerp(other, x, weight.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)))
+
+
+def paste(x: Tensor, other: Tensor, box: Tensor) -> Tensor:
+    """Return images [b, c, m, n] in whose box [b, 4] the pixels are those of others."""
+    top, left, bottom, right = box[:, :, None, None, None].unbind(1)  # [b, 1, 1, 1]
+    rows, columns = ((torch.arange(size, device=x.device) + 0.5) / size for size in x.shape[2:])  # pixels' middles
+    rows = rows[:, None]
+    inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)  # [b, 1, m, n]
+    return torch.where(inside, other, x)
 
 
 def mixed_loss(

@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ...layers import Routing
 from ...routing import Capsules
 from .config import Config
-from .radam import ScheduledRAdam
-from .regime import EpochPlan, mix, mixed_loss, plan_epoch
+from .radam import EPS, ScheduledRAdam
+from .regime import EpochPlan, mix, mixed_loss, paste, plan_epoch
 from .task import Inputs, Source
 
 
@@ -110,17 +110,37 @@ class TrainingStep:
 
     def run(self) -> None:
         """Run the step at `position` by plain calls."""
-        self.model.zero_grad(set_to_none=True)
         inputs, *targets = self.fetch()
+        loss, accuracy = self.compute_gradients(inputs, targets)
+        if self.config.sam:  # the gradients of the highest loss nearby, which batch statistics shall not remember
+            tensors = [*self.model.parameters(), *self.model.buffers()]
+            before = [t.detach().clone() for t in tensors]
+            self.climb(self.config.sam)
+            self.compute_gradients(inputs, targets)
+            copy_tensors(before, tensors)
+        row = torch.stack([loss.detach(), accuracy])[None].to(self.record)
+        self.record.index_copy_(0, self.position[:1], row)
+        self.optimizer.step(self.position[1:])
+        self.position.add_(1)
+
+    def compute_gradients(self, inputs: Inputs, targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Set the gradients of all parameters; return the loss, without its auxiliary part, and the accuracy."""
+        self.model.zero_grad(set_to_none=True)
         loss, accuracy = self.loss(self.model(*inputs).a, *targets)
         total = loss
         for scores in self.auxiliary.scores if self.auxiliary else ():
             total = total + self.config.auxiliary_weight * self.loss(scores, *targets)[0]
         self.fabric.backward(total)
-        row = torch.stack([loss.detach(), accuracy])[None].to(self.record)
-        self.record.index_copy_(0, self.position[:1], row)
-        self.optimizer.step(self.position[1:])
-        self.position.add_(1)
+        return loss, accuracy
+
+    @torch.no_grad()
+    def climb(self, radius: float) -> None:
+        """Move the parameters by a distance in the direction of their gradients."""
+        params = [p for p in self.model.parameters() if p.grad is not None]
+        grads: list[Any] = [p.grad for p in params]
+        norm = torch.stack([torch.linalg.vector_norm(g) for g in grads]).norm()
+        for p, grad in zip(params, grads, strict=True):
+            p.add_(grad * (radius / norm.clamp(min=EPS)))
 
     def fetch_batch(self) -> tuple[Inputs, Tensor, Tensor, Tensor]:
         """Return this process's mixed inputs, both targets, and the weight of the first."""
@@ -134,7 +154,11 @@ class TrainingStep:
         noise = batch.noise[:, self.share].flatten(0, 1)
         halves = [x.chunk(2) for x in self.source.augmented_batch(rows, noise)]  # samples and partners in one fetch
         target, other = self.source.target[rows].chunk(2)
-        return tuple(mix(x, y, weight) for x, y in halves), target, other, weight
+        if not self.config.cutmix:
+            return tuple(mix(x, y, weight) for x, y in halves), target, other, weight
+        box = batch.box[self.share]
+        share = torch.where(box[:, 2] > 0, 1.0, weight)  # what is pasted on is not mixed
+        return tuple(paste(mix(x, y, share), y, box) for x, y in halves), target, other, weight
 
     def planned_batch(self) -> EpochPlan:
         """Return the random choices for the batch of the next step."""

@@ -38,6 +38,14 @@ class Study:
     folds: int = 1  # sets of held-out toys; 1 leaves the setting `fold` as it is
     seeds: int = 1
 
+    def __post_init__(self) -> None:
+        given = {
+            setting.partition("=")[0] for settings in (self.common, *self.settings.values()) for setting in settings
+        }
+        for name in {"seed"} | ({"fold"} if self.folds > 1 else set()):
+            if name in given:
+                raise SettingError(f"{name}: expected no value in a study, which has a number of {name}s")
+
     @property
     def baseline(self) -> str:
         """The first setting, from which differences are taken."""
@@ -118,8 +126,6 @@ def make_grid(experiment: str, settings: Sequence[str], seeds: int, recipe: str 
     grid = {name: values for name, values in several.items() if len(values) > 1}
     if not grid:
         raise SettingError("settings: expected one with several values, such as --set lr_max=1e-4,1e-3, got none")
-    if "seed" in grid:
-        raise SettingError("seed: expected --seeds N instead of several values")
     combinations = [list(map("=".join, zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
     common = [setting for setting, (name, _, _) in split if name not in grid]
     named = {", ".join(combination): combination for combination in combinations}

@@ -32,7 +32,10 @@ class VisionConfig(Variation, Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_minimum(size=MIN_SIZE, padding=0, toys_seed=0, held_out=0, fold=0, n_parts=1, n_iters=1)
+        self.check_minimum(
+            size=MIN_SIZE, padding=0, toys_seed=0, held_out=0, fold=0, n_parts=1, n_channels=1, n_iters=1
+        )
+        self.check("beta_scale", self.beta_scale > 0, "above 0")
         self.check("size", self.data != "smallnorb" or self.size == 96, "96, smallNORB has no other")
         self.check("held_out", self.held_out <= 4, "at most 4 of the 5 training instances")
         self.check("fold", self.held_out * (self.fold + 1) <= 5, "below the number of folds that 5 instances make")
@@ -54,7 +57,7 @@ class Vision:
 
     def network(self) -> SmallNORB:
         varied = self.config.variation()
-        kind = SmallNORB if varied.keys() <= {"n_parts", "kinds"} else Variant
+        kind = SmallNORB if varied.keys() <= {"n_parts", "n_channels", "kinds"} else Variant
         return kind(n_classes=len(CATEGORIES), **varied)
 
     def restore(self, folder: Path) -> SmallNORB:
