@@ -148,12 +148,6 @@ def permute_axes(t: Tensor, axes: str, order: Order) -> Tensor:
     return t
 
 
-def random_order(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
-    """Draw a permutation of each axis."""
-    generator = torch.Generator().manual_seed(seed)
-    return {axis: torch.randperm(size, generator=generator) for axis, size in sizes.items()}
-
-
 def random_orders(inputs: Mapping[str, Tensor], n: int = N_ORDERS) -> list[dict[str, Tensor]]:
     """Draw orders of kinds of inputs and of their places, of outputs and of properties."""
     n_inp, *rest = inputs["mu_inp"].shape[-3:]
@@ -161,7 +155,8 @@ def random_orders(inputs: Mapping[str, Tensor], n: int = N_ORDERS) -> list[dict[
     n_places = n_inp // max(1, n_kinds)
     sizes = {"p": n_places, **dict(zip("cd", rest, strict=True))}
     sizes |= {**dict(zip("jch", inputs["B"].shape[-3:], strict=True)), "k": n_kinds}
-    orders = [random_order(sizes, seed) for seed in range(n)]
+    generators = [torch.Generator().manual_seed(seed) for seed in range(n)]
+    orders = [{axis: torch.randperm(size, generator=g) for axis, size in sizes.items()} for g in generators]
     return [{**order, "i": (order["k"][:, None] * n_places + order["p"]).flatten()} for order in orders]
 
 

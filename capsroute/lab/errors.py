@@ -13,6 +13,7 @@ EXTRAS = {  # packages that are not part of the extra `train`, which most comman
     "optuna": "sweep",
     "ray": "ray",
     "gradio": "demo",
+    "starlette": "demo",
     "fastapi": "serve",
     "uvicorn": "serve",
     "onnx": "onnx",

@@ -1,4 +1,4 @@
-"""Commands that put questions to a trained network."""
+"""Commands that take a trained network and inputs: predict, explain, export."""
 
 import csv
 import gc

@@ -114,14 +114,11 @@ def _generate(seed: int, split: str, max_depth: int) -> Iterator[Tree]:
             body = grammar.sentence(sentiment, max_depth + deeper)
             words = join_words(body)
             clauses = map(join_words, grammar.clauses) if split == "train" else [words]
-            if words in seen or not all(_first_byte(clause) in BYTES[split] for clause in clauses):
+            checksums = [hashlib.sha256(clause.lower().encode()).digest() for clause in clauses]
+            if words in seen or not all(checksum[0] in BYTES[split] for checksum in checksums):
                 continue
             tree, depth = label_bracket((body, "."))
             if depth == max_depth + 1 or not deeper:
                 break
         seen.add(words)
         yield tree
-
-
-def _first_byte(words: str) -> int:
-    return hashlib.sha256(words.lower().encode()).digest()[0]

@@ -16,7 +16,7 @@ from starlette.formparsers import MultiPartParser
 
 from ... import __version__
 from ..errors import UserError
-from ..explain import Explanation, ImageExplanation, TextExplanation, explain
+from ..explain import ImageExplanation, TextExplanation, explain
 from ..formatting import readable
 from ..html import encode_png
 from ..inference import MAX_CHARACTERS, Prediction, Predictor
@@ -212,14 +212,10 @@ def _explain(predictor: Predictor, name: str, value: Any) -> Explained | str:
     if isinstance(found, ImageExplanation):
         picture = base64.b64encode(encode_png(found.overlay())).decode()
     else:
-        places = [Place(text=text, credit=credit) for text, credit in zip(_texts(found), found.credit, strict=True)]
+        is_text = isinstance(found, TextExplanation)
+        names = [piece for _, piece in found.pieces] if is_text else map(str, range(len(found.credit)))
+        places = [Place(text=name, credit=credit) for name, credit in zip(names, found.credit, strict=True)]
     return Explained(prediction=_answer(found.prediction), caption=found.caption, places=places, picture=picture)
-
-
-def _texts(explanation: Explanation) -> list[str]:
-    if isinstance(explanation, TextExplanation):
-        return [piece for _, piece in explanation.pieces]
-    return [str(k) for k in range(len(explanation.credit))]
 
 
 def _answer(p: Prediction) -> Answer:
@@ -232,7 +228,7 @@ def _file_name(file: UploadFile) -> str:
 
 async def _show_refusal(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RefusedError)
-    return JSONResponse({"detail": error.reason}, int(error.status))
+    return error.response()
 
 
 async def _show_wrong_input(_: Request, error: Exception) -> JSONResponse:

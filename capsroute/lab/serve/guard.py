@@ -6,19 +6,18 @@ rebinding), it could even read the answers. The headers Origin and Host give bot
 
 import asyncio
 import ipaddress
-import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from ..formatting import readable
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+from ..formatting import readable
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ALL_INTERFACES = ("0.0.0.0", "::")
@@ -45,6 +44,10 @@ class RefusedError(Exception):
         super().__init__(reason)
         self.status, self.reason = status, reason
 
+    def response(self) -> JSONResponse:
+        """Return a JSON object with the reason."""
+        return JSONResponse({"detail": self.reason}, int(self.status))
+
 
 class Guard:
     """Middleware that checks requests and reads their bodies before the application gets them.
@@ -60,7 +63,7 @@ class Guard:
 
     def __init__(
         self,
-        app: Application,
+        app: ASGIApp,
         host: str,
         names: Sequence[str] = (),
         limits: Limits = Limits(),  # noqa: B008, it cannot be changed
@@ -72,7 +75,7 @@ class Guard:
         self.any_address = host in ALL_INTERFACES
         self.buffered = 0
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -85,13 +88,13 @@ class Guard:
 
         reason, body = "", b""
         try:
-            body = await self._read_body(receive, self._check_headers(scope))
+            body = await self._read_body(Request(scope, receive), self._check_headers(scope))
             if self.check_body:
                 self.check_body(scope["path"], len(body))
             await self.app(scope, _replay(body, receive), send_noting)
         except RefusedError as error:
             reason = error.reason
-            await send_error(send_noting, error.status, reason)
+            await error.response()(scope, receive, send_noting)
         finally:
             self.buffered -= len(body)
             if status >= HTTPStatus.BAD_REQUEST:
@@ -109,35 +112,33 @@ class Guard:
                 return name in self.names or name == "localhost"
         return name in self.names
 
-    def _check_headers(self, scope: Mapping[str, Any]) -> RefusedError | None:
+    def _check_headers(self, scope: Scope) -> RefusedError | None:
         """Return why to refuse a request, if there is a reason."""
-        headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
-        host, origin = headers.get(b"host", "").lower(), headers.get(b"origin", "").lower()
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
         if not self.is_allowed(_split(f"//{host}", "hostname")):
             reason = f"Host: expected a name of this server, got {host!r}; allow another with --allow-host"
             return RefusedError(HTTPStatus.MISDIRECTED_REQUEST, reason)
         if origin and _split(origin, "netloc") != host:
             return RefusedError(HTTPStatus.FORBIDDEN, f"Origin: expected http://{host}, got {origin!r}")
-        expected, given = self.media.get(scope["path"]), headers.get(b"content-type", "").partition(";")[0].strip()
+        expected, given = self.media.get(scope["path"]), headers.get("content-type", "").partition(";")[0].strip()
         if expected and scope["method"] == "POST" and given.lower() != expected:
             return RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: expected {expected}, got {given!r}")
         return None
 
-    async def _read_body(self, receive: Receive, refusal: RefusedError | None) -> bytes:
+    async def _read_body(self, request: Request, refusal: RefusedError | None) -> bytes:
         """Return the body. That of a request to refuse is read and dropped, or its sender might miss the answer."""
-        parts, size, more = [], 0, True
+        parts, size = [], 0
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                while more and size <= DRAINED * self.limits.body_bytes:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise RefusedError(HTTPStatus.BAD_REQUEST, "the client left")
-                    part, more = message.get("body", b""), message.get("more_body", False)
+                async for part in request.stream():
                     size += len(part)
                     refusal = refusal or self._check_size(size, len(part))
                     if not refusal:
                         parts.append(part)
                         self.buffered += len(part)
+                    if size > DRAINED * self.limits.body_bytes:
+                        break
             if refusal:
                 raise refusal
             return b"".join(parts)
@@ -146,6 +147,8 @@ class Guard:
             if isinstance(error, TimeoutError):
                 reason = f"body: expected all of it within {self.limits.body_seconds:g} seconds"
                 raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, reason) from None
+            if isinstance(error, ClientDisconnect):
+                raise RefusedError(HTTPStatus.BAD_REQUEST, "the client left") from None
             raise
 
     def _check_size(self, size: int, part: int) -> RefusedError | None:
@@ -155,14 +158,6 @@ class Guard:
         if self.buffered + part > self.limits.buffered_bytes:
             return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at once; try again later")
         return None
-
-
-async def send_error(send: Send, status: HTTPStatus, reason: str) -> None:
-    """Send a JSON object with the reason."""
-    body = json.dumps({"detail": reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": int(status), "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _split(address: str, part: str) -> str | None:

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import math
 import socket
 import sys
 from typing import Any
@@ -21,6 +22,8 @@ SHUTDOWN_SECONDS = 3
 class TimedProtocol(H11Protocol):
     """Closes connections whose clients send or read too slowly."""
 
+    request_seconds = REQUEST_SECONDS
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._since = self.loop.time()
@@ -36,10 +39,16 @@ class TimedProtocol(H11Protocol):
 
     def _check(self) -> None:
         is_idle = self.cycle is None or self.cycle.response_complete
-        if self.loop.time() - self._since > (IDLE_SECONDS if is_idle else REQUEST_SECONDS):
+        if self.loop.time() - self._since > (IDLE_SECONDS if is_idle else self.request_seconds):
             self.transport.abort()
         else:
             self._timer: asyncio.TimerHandle = self.loop.call_later(CHECK_SECONDS, self._check)
+
+
+class PageProtocol(TimedProtocol):
+    """Keeps answers open: a browser reads one stream for as long as it shows the page."""
+
+    request_seconds = math.inf
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -61,6 +70,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def limit_sockets(server: uvicorn.Server) -> None:
+    """Close connections of a page's server, which Gradio makes, that are idle or send their headers too slowly."""
+    server.config.http_protocol_class = PageProtocol
 
 
 def make_server(app: Any) -> uvicorn.Server:
