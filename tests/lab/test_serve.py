@@ -3,11 +3,13 @@
 import json
 import logging
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.client import HTTPConnection
 from io import BytesIO
 from pathlib import Path
@@ -198,18 +200,58 @@ def test_concurrent_answers_are_not_mixed(clients: dict[str, Client]) -> None:
         assert answer["predictions"][0]["probabilities"] == pytest.approx(probabilities, abs=1e-5)
 
 
+HEADERS = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n"
+
+
 def test_slow_sockets_are_closed(clients: dict[str, Client], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "IDLE_SECONDS", 1.0)
-    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n"
     address = ("127.0.0.1", clients["texts"].port)
     with socket.create_connection(address) as headers, socket.create_connection(address) as body:
-        headers.sendall(head)
-        body.sendall(head + b"\r\n{")
+        headers.sendall(HEADERS)
+        body.sendall(HEADERS + b"\r\n{")
         for sock in (headers, body):
             sock.settimeout(10)
         assert body.recv(100).startswith(b"HTTP/1.1 408 ")
         with suppress(ConnectionResetError):
             assert headers.recv(100) == b""
+
+
+PAGE = """
+import sys
+from capsroute.lab.serve import server
+server.IDLE_SECONDS = 1.0
+from capsroute.lab.demo.page import serve_page
+with serve_page(network=sys.argv[1]) as address:
+    print(address, flush=True)
+    input()
+"""
+
+
+def test_page_refuses_other_sites_and_closes_slow_sockets(tmp_path: Path) -> None:
+    pytest.importorskip("gradio", reason="gradio is missing: pip install 'capsroute[demo]'")
+    make_classifier("texts").save_pretrained(tmp_path)
+    # in a process of its own, for Gradio leaves event loops open
+    command = [sys.executable, "-c", PAGE, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as page:
+        assert page.stdout is not None
+        host, _, port = page.stdout.readline().strip().removeprefix("http://").partition(":")
+        address = host, int(port)
+        for name, value, status in (("Host", "example.org", 421), ("Origin", "http://example.org", 403)):
+            with closing(HTTPConnection(*address, timeout=20)) as connection:
+                connection.request("GET", "/config", headers={name: value})
+                assert connection.getresponse().status == status
+        with closing(HTTPConnection(*address, timeout=20)) as stream, socket.create_connection(address) as headers:
+            stream.request("GET", "/gradio_api/heartbeat/session")
+            stream.getresponse()
+            headers.settimeout(10)
+            headers.sendall(HEADERS)
+            with suppress(ConnectionResetError):
+                assert headers.recv(100) == b""
+            stream.sock.settimeout(2)
+            with suppress(TimeoutError):  # still open: a browser reads it for as long as it shows the page
+                while True:
+                    assert stream.sock.recv(100)
+        page.communicate("\n", timeout=30)
 
 
 def test_waiting_requests_are_refused_in_time(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def serve_page(
         gr = import_extra("gradio")
         from starlette.middleware import Middleware
 
-        from ..serve.server import format_address, listen
+        from ..serve.server import format_address, limit_sockets, listen
 
         with listen(host, port) as probe:  # the port, or a free one for 0, if it can be had
             number = probe.getsockname()[1]
@@ -81,6 +81,7 @@ def serve_page(
                 app_kwargs={"middleware": [guard]},
                 **dict.fromkeys(switched_off, False),
             )
+            limit_sockets(page.server)
             yield f"http://{format_address(host, number)}"
         finally:
             page.close(verbose=False)
