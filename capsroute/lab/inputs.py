@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from .data.own.arrays import array_error, load_arrays, split_sets
-from .data.own.images import SUFFIXES, pair_views
+from .data.own.images import SUFFIXES, find_images, pair_views
 from .data.own.tables import SUFFIXES as TABLES
 from .data.own.tables import TEXT_NAMES, Columns, check_columns, describe_names, read_table
 from .errors import UserError
@@ -59,7 +59,7 @@ def read_images(word: str, _: str = "") -> Iterator[Input]:
     if not path.is_dir():
         yield Input(word, word)
         return
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    files = find_images(path)
     if not files:
         raise UserError(f"{word}: expected images ({', '.join(SUFFIXES)}) in this folder, found none")
     yield from (Input(str(file), str(file)) for file in files)

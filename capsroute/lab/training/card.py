@@ -1,4 +1,4 @@
-"""What a trained folder says of itself: model card, metrics and provenance of a network for one's own data."""
+"""Model card, metrics and provenance of a network for one's own data, written beside its weights."""
 
 import json
 from pathlib import Path
@@ -16,19 +16,8 @@ from .runs import RunFolder
 from .task import Result
 
 PROVENANCE = "training.json"
+TEMPLATE = str(Path(__file__).with_name("card.md"))
 CIRCUMSTANCES = ("command", "started", "seconds", "device", "commit", "python", "capsroute", "torch", "parameters")
-USE = """```python
-import capsroute
-
-network = capsroute.load("FOLDER")
-network.classes  # {classes}
-```
-
-```sh
-capsroute predict FOLDER {example}
-capsroute eval FOLDER DATA
-```
-"""
 EXAMPLES = {"images": "image.png", "texts": '"a text"', "arrays": "sets.npz"}
 INPUTS = {
     "images": "images [b, channels, rows, columns] in 0..1",
@@ -65,61 +54,41 @@ def write_provenance(run: RunFolder, task: OwnTask, network: Classifier, results
 
 def write_card(network: Classifier, task: OwnTask, results: dict[str, Result], values: dict[str, Any]) -> str:
     """Return the model card: data, split, results, how to use it, and how it was trained."""
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     data, name = values["data"], readable(values["data"]["data"])
     metric: dict[str, Any] = {"metric_type": "accuracy", "metric_value": results["test"].accuracy}
-    evaluated = EvalResult(network.task, "own-data", name, **metric, dataset_split="test")
     front = ModelCardData(
         library_name="capsroute",
         pipeline_tag=None if network.task == "other" else network.task,
         tags=["capsroute", "capsules", "routing"],
         model_name=f"capsroute {task.kind}: {name}",
-        eval_results=[evaluated],
+        eval_results=[EvalResult(network.task, "own-data", name, **metric, dataset_split="test")],
     )
-    classes = [readable(c) for c in network.classes]
-    preprocessing = network.config["preprocessing"]
-    parts = [
-        f"---\n{front.to_yaml()}\n---\n\n# capsroute {task.kind}: {name}\n",
-        f"Classifies {task.samples} into {len(classes)} classes by a routing head, which finds parts in features and "
-        f"routes them by agreement to classes.\n",
-        "## Results\n",
-        _table(("split", task.samples, "right", "accuracy", "95% interval"), [_row(*row) for row in results.items()]),
-        "Test data chose nothing; the weights are those after the last step.\n",
-        "## Data\n",
-        _table(("split", task.samples), data["samples by split"].items()),
-        _table(("class", task.samples), ((readable(c), n) for c, n in data["samples by class"].items())),
-        f"How they were split: {data['split']}. Checksum of names and labels: `{data['checksum']}`.\n",
-        "## Use\n",
-        USE.format(classes=", ".join(classes[:8]) + (", ..." if len(classes) > 8 else ""), example=EXAMPLES[task.kind]),
-        f"The network takes {INPUTS[preprocessing['name']]}; the commands make them from files.\n",
-        "## Network\n",
-        _settings({"parameters": sum(p.numel() for p in network.parameters()), **_network_facts(network)}),
-        "## Training\n",
-        _settings(values["circumstances"]),
-        _settings(values["settings"]),
-        "## Limits\n",
-        f"It knows only these {len(classes)} classes, and answers with one of them whatever it is given. Accuracy was "
-        "measured on samples like those it was trained on; others may fare worse. No licence has been named yet.\n",
-    ]
-    return "\n".join(parts)
+    sections = flat({section: network.config[section] for section in ("trunk", "head", "preprocessing")})
+    facts = {key: value for key, value in sections.items() if not key.startswith("trunk.config.")}
+    card = ModelCard.from_template(
+        front,
+        TEMPLATE,
+        model_name=front.model_name,
+        samples=task.samples,
+        classes=[readable(c) for c in network.classes],
+        results=[_result_row(*row) for row in results.items()],
+        data=data,
+        counts=[(readable(c), n) for c, n in data["samples by class"].items()],
+        example=EXAMPLES[task.kind],
+        inputs=INPUTS[network.config["preprocessing"]["name"]],
+        network=_setting_rows({"parameters": sum(p.numel() for p in network.parameters())} | facts),
+        circumstances=_setting_rows(values["circumstances"]),
+        settings=_setting_rows(values["settings"]),
+    )
+    return f"{card.content}\n"
 
 
-def _network_facts(network: Classifier) -> dict[str, Any]:
-    sections = ("trunk", "head", "preprocessing")
-    found = flat({name: network.config[name] for name in sections})
-    return {name: value for name, value in found.items() if not name.startswith("trunk.config.")}
-
-
-def _row(split: str, result: Result) -> tuple[str, ...]:
+def _result_row(split: str, result: Result) -> tuple[str, ...]:
     spans = ", ".join(f"{interval(bounds)} over {unit}" for unit, bounds in result.intervals.items())
     return split, f"{result.total:,}", f"{result.right:,}", percent(result.accuracy), spans
 
 
-def _settings(values: dict[str, Any]) -> str:
-    return _table(("name", "value"), ((f"`{name}`", readable(plain(value), 2000)) for name, value in values.items()))
-
-
-def _table(columns: tuple[str, ...], rows: Any) -> str:
-    lines = [columns, ("---",) * len(columns), *rows]
-    return "".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |\n" for line in lines)
+def _setting_rows(values: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(f"`{name}`", readable(plain(value), 2000)) for name, value in values.items()]

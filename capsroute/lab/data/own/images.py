@@ -98,9 +98,14 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__")))
 
 
+def find_images(folder: Path) -> list[Path]:
+    """Return the image files in a folder and in the folders below it, sorted."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
 def _find_views(folder: Path) -> list[list[Path]]:
     """Return the images of a class, pairs together; a class without any is an error."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    found = find_images(folder)
     if not found:
         raise UserError(f"{folder}: a class without images ({', '.join(SUFFIXES)}); add some, or remove the folder")
     return pair_views(found)
