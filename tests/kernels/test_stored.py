@@ -17,7 +17,7 @@ from capsroute.routing.agreement import Gaussian
 from capsroute.routing.triton.grid import INTERPRETED, count_cores
 from capsroute.routing.triton.op import run_backward, run_forward
 from capsroute.routing.triton.sizes import Call, LoopSettings, Sizes, products_fit
-from capsroute.routing.triton.stored_host import StoredKernels, choose_tiles
+from capsroute.routing.triton.stored_host import TILE_VOTES, StoredKernels, choose_blocks
 from capsroute.testing import Shape, make_inputs, run
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -191,11 +191,12 @@ def test_longer_votes_are_refused() -> None:
 
 def test_tiles_do_not_depend_on_batch_or_inputs() -> None:
     """Or every new size would compile for seconds."""
-    assert choose_tiles(17, 10, 16) == choose_tiles(5000, 10, 16)
-    assert choose_tiles(3, 10, 16) == choose_tiles(16, 10, 16)
+    assert choose_blocks(17, 10, 16) == choose_blocks(5000, 10, 16)
+    assert choose_blocks(3, 10, 16) == choose_blocks(16, 10, 16)
     for block_v in (1, 4, 64, 1024, 4096):
-        sum_i, sum_j, i, j = choose_tiles(5000, 300, block_v)
-        assert max(sum_i * sum_j, i * j) * block_v <= max(2048, block_v)
+        blocks = choose_blocks(5000, 300, block_v)
+        pairs = max(blocks.SUM_I * blocks.SUM_J, blocks.BLOCK_I * blocks.BLOCK_J)
+        assert pairs * block_v <= max(TILE_VOTES, block_v)
 
 
 def test_products_are_left_to_their_kernels() -> None:

@@ -38,8 +38,8 @@ def wait_for_all(p_count):
 class Launch(NamedTuple):
     """A kernel, its grid, and its arguments.
 
-    A kernel with phases also takes, before `args`, the barrier's counter, the first phase and the end of phases. Run
-    together, its programs must all be resident at a time; else every phase is a launch of its own.
+    A kernel with phases also takes, before `args`, the barrier's counter, the first phase and the end of phases; all
+    its programs must be resident at a time.
     """
 
     kernel: Any
@@ -47,12 +47,10 @@ class Launch(NamedTuple):
     n_warps: int
     args: tuple[Any, ...]
     n_phases: int = 0
-    together: bool = True
 
     def options(self) -> dict[str, Any]:
         """Return the launch options."""
-        cooperative = self.n_phases > 0 and self.together
-        return {"num_warps": self.n_warps, "num_stages": 1, "launch_cooperative_grid": cooperative}
+        return {"num_warps": self.n_warps, "num_stages": 1, "launch_cooperative_grid": self.n_phases > 0}
 
 
 def launch_all(launches: Iterable[Launch], like: Tensor) -> None:
@@ -63,11 +61,10 @@ def launch_all(launches: Iterable[Launch], like: Tensor) -> None:
             if not one.n_phases:
                 start(*one.args, **options)
                 continue
-            # interpreted programs cannot wait for each other
-            apart = INTERPRETED or not one.together
             count = torch.zeros(1, dtype=torch.int32, device=like.device)
-            for phase in range(one.n_phases) if apart else [0]:
-                start(count, phase, phase + 1 if apart else one.n_phases, *one.args, **options)
+            # interpreted programs cannot wait for each other
+            for phase in range(one.n_phases) if INTERPRETED else [0]:
+                start(count, phase, phase + 1 if INTERPRETED else one.n_phases, *one.args, **options)
 
 
 def count_cores(device: torch.device) -> int:

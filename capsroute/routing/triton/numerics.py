@@ -63,3 +63,17 @@ def sample_range(p_offsets, pid_b, n_inp, PACKED: tl.constexpr):
         return start, (tl.load(p_offsets + pid_b + 1) - start).to(tl.int32)
     else:
         return tl.cast(pid_b, tl.int64) * n_inp, tl.cast(n_inp, tl.int32)
+
+
+@triton.jit
+def sum_slots(p_x, n_slots, stride, o_x, m_x, BLOCK_S: tl.constexpr):
+    """Sum the numbers at offsets `o_x` over slots, in order and in float64."""
+    SIZE: tl.constexpr = o_x.numel
+    b_sum = tl.zeros([SIZE], tl.float64)
+    o_flat, m_flat = tl.reshape(o_x, [SIZE]), tl.reshape(m_x, [SIZE])
+    for s in range(0, n_slots, BLOCK_S):
+        o_s = s + tl.arange(0, BLOCK_S)
+        o_slot = o_s.to(tl.int64)[:, None] * stride + o_flat[None, :]
+        b_s = tl.load(p_x + o_slot, mask=(o_s < n_slots)[:, None] & m_flat[None, :], other=0.0)
+        b_sum += tl.sum(b_s.to(tl.float64), 0)
+    return tl.reshape(b_sum, o_x.shape)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from . import products_tile as tile
 from .grid import wait_for_all
-from .numerics import log_sigmoid, max_nan, mul_without_fma, sample_range
+from .numerics import log_sigmoid, max_nan, mul_without_fma, sample_range, sum_slots
 from .products_tile import Counts
 
 LOG_PI = tl.constexpr(1.1447298858494002)
@@ -142,8 +142,8 @@ def compute_models(args, size, sums, models, outs, t, pid_b, pid_m, T: tl.conste
     m_last, m_before = m_j & (t == size.n_iters - 1), m_j & (t > 0)
     stride = tl.cast(size.b, tl.int64) * size.j
     o_b, m_b = tl.full([1], 0, tl.int32) + pid_b, tl.full([1], 1, tl.int1)
-    b_D = tile.sum_slots(sums.D_use, size.slots, stride, o_out, m_j, T.BLOCK_S)
-    b_D_ign = tile.sum_slots(sums.f, size.slots, size.b, o_b, m_b, T.BLOCK_S) - b_D
+    b_D = sum_slots(sums.D_use, size.slots, stride, o_out, m_j, T.BLOCK_S)
+    b_D_ign = sum_slots(sums.f, size.slots, size.b, o_b, m_b, T.BLOCK_S) - b_D
     b_D_eps = b_D + T.EPS
     b_use = tl.load(args.use + o_j * T.USE_J, mask=m_j, other=0.0).to(tl.float64)
     b_ign = tl.load(args.ign + o_j * T.IGN_J, mask=m_j, other=0.0).to(tl.float64)
@@ -153,8 +153,8 @@ def compute_models(args, size, sums, models, outs, t, pid_b, pid_m, T: tl.conste
     tl.store(models.D_ign + here, b_D_ign, mask=m_j)
     tl.store(models.a + here, b_a.to(tl.float32), mask=m_j)
     tl.store(outs.a + o_out, b_a.to(tl.float32), mask=m_last)
-    b_DE = tile.sum_slots(sums.D_E, size.slots, stride * T.H, o_E, m_h, T.BLOCK_S)
-    b_DEE = tile.sum_slots(sums.D_EE, size.slots, stride * T.H, o_E, m_h, T.BLOCK_S)
+    b_DE = sum_slots(sums.D_E, size.slots, stride * T.H, o_E, m_h, T.BLOCK_S)
+    b_DEE = sum_slots(sums.D_EE, size.slots, stride * T.H, o_E, m_h, T.BLOCK_S)
     b_old = tl.load(models.mu + o_mu - stride * T.H, mask=m_h & m_before[:, None], other=0.0).to(tl.float64)
     b_mu = ((b_DE + b_old * b_D[:, None]) / b_D_eps[:, None]).to(tl.float32)
     b_shift = b_mu.to(tl.float64) - b_old

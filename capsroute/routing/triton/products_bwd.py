@@ -12,7 +12,7 @@ import triton.language as tl
 
 from . import products_tile as tile
 from .grid import wait_for_all
-from .numerics import MAX_CAPSULE, dot_halves, mul_without_fma, sample_range, split_halves
+from .numerics import MAX_CAPSULE, dot_halves, mul_without_fma, sample_range, split_halves, sum_slots
 from .products_tile import Counts
 
 
@@ -23,16 +23,16 @@ def models_bwd(args, size, models, work, douts, t, pid_b, pid_m, T: tl.constexpr
     last, stride = t == size.n_iters - 1, tl.cast(size.b, tl.int64) * size.j
     m_last = m_j & last
     n_slots = tl.where(last, 0, size.slots)
-    b_dlog = tile.sum_slots(work.dlog, n_slots, stride, o_out, m_j, T.BLOCK_S)
+    b_dlog = sum_slots(work.dlog, n_slots, stride, o_out, m_j, T.BLOCK_S)
     b_a = tl.load(models.a + here, mask=m_j, other=0.0)
     b_da = tl.load(douts.a + o_out, mask=m_last, other=0.0) + b_dlog * tile.sigmoid_float64(-b_a)
     b_D = tl.load(models.D_use + here, mask=m_j, other=0.0)
     b_D_eps = b_D + T.EPS
-    b_dmu = 2.0 * tile.sum_slots(work.dlog_E, n_slots, stride * T.H, o_E, m_h, T.BLOCK_S)
+    b_dmu = 2.0 * sum_slots(work.dlog_E, n_slots, stride * T.H, o_E, m_h, T.BLOCK_S)
     b_dsig2 = tl.load(douts.sig2 + o_E, mask=m_h & m_last[:, None], other=0.0).to(tl.float64)
     if T.GAUSSIAN:
         b_p = tl.load(models.p + o_mu, mask=m_h, other=0.5).to(tl.float64)
-        b_lEE = tile.sum_slots(work.dlog_EE, n_slots, stride * T.H, o_E, m_h, T.BLOCK_S)
+        b_lEE = sum_slots(work.dlog_EE, n_slots, stride * T.H, o_E, m_h, T.BLOCK_S)
         b_dsig2 += (2.0 * b_p * b_lEE - b_dlog[:, None]) * b_p
         b_dmu *= b_p
     b_dmu_out = tl.load(douts.mu + o_E, mask=m_h & m_last[:, None], other=0.0).to(tl.float64)
@@ -100,7 +100,7 @@ def merge_R_dD(size, work, t, pid, n_pids):
     """Sum `sum_j R dD_use` over all slices."""
     for unit in range(pid, tl.cdiv(size.n, 128), n_pids):
         o_n = tl.cast(unit, tl.int64) * 128 + tl.arange(0, 128)
-        b_R_dD = tile.sum_slots(work.slice_R_dD, size.slices, size.n, o_n, o_n < size.n, 1)
+        b_R_dD = sum_slots(work.slice_R_dD, size.slices, size.n, o_n, o_n < size.n, 1)
         tl.store(work.R_dD + tl.cast(t, tl.int64) * size.n + o_n, b_R_dD.to(tl.float32), mask=o_n < size.n)
 
 
@@ -245,7 +245,7 @@ def reduce(p_d, p_parts, n_parts, n, first, n_pids, n_out, D: tl.constexpr, H: t
     for unit in range(first % n_pids, tl.cdiv(n, BLOCK), n_pids):
         o = tl.cast(unit, tl.int64) * BLOCK + tl.arange(0, BLOCK)
         o_part = (o % H * n_out + o // (D * H)) * D + o // H % D
-        tl.store(p_d + o, tile.sum_slots(p_parts, n_parts, n, o_part, o < n, SLOTS).to(tl.float32), mask=o < n)
+        tl.store(p_d + o, sum_slots(p_parts, n_parts, n, o_part, o < n, SLOTS).to(tl.float32), mask=o < n)
 
 
 @triton.jit
@@ -255,11 +255,11 @@ def reduce_inputs(args, size, work, grads, pid, n_pids, T: tl.constexpr):
     n_x = tl.cast(size.n, tl.int64) * T.D
     for unit in range(pid, tl.cdiv(n_x, BLOCK), n_pids):
         o_x = tl.cast(unit, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        b_dx = tile.sum_slots(work.dx, size.grad_slices, n_x, o_x, o_x < n_x, 8)
+        b_dx = sum_slots(work.dx, size.grad_slices, n_x, o_x, o_x < n_x, 8)
         store_dx(args, grads, o_x, o_x < n_x, b_dx.to(tl.float32))
     for unit in range(pid, tl.cdiv(size.n, BLOCK), n_pids):
         o_n = tl.cast(unit, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        b_df = tile.sum_slots(work.df, size.grad_slices, size.n, o_n, o_n < size.n, 8)
+        b_df = sum_slots(work.df, size.grad_slices, size.n, o_n, o_n < size.n, 8)
         store_da(args, grads, o_n, o_n < size.n, b_df)
 
 

@@ -3,7 +3,6 @@
 Axes as in `stored.py`; `k` kinds.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, reduce
 from typing import Any, NamedTuple
@@ -13,19 +12,23 @@ from torch import Tensor
 
 from .grid import Launch, resident_programs
 from .sizes import Call, Outputs, ceil_div, ceil_pow2
-from .stored import Args, Counts, Tile, stored_fwd_kernel
+from .stored import Args, Counts, Sums, Tile, stored_fwd_kernel
 from .stored_bwd import Grads, stored_bwd_kernel, votes_bwd_kernel
 from .workspace import Buffer, Layout
 
 MAX_CAPSULE = torch.finfo(torch.float32).max ** (1 / 4)
 PIECE_VOTES = 2**28
 """Numbers of votes up to which samples are routed together."""
-TILE_VOTES, MAX_TILE_I, FEW_INPUTS = 2048, 64, 16
-"""Numbers of votes and inputs of a tile; fewer inputs where a sample has few."""
-N_WARPS, PER_CORE = 4, 2
-"""Warps of a program, and programs that a multiprocessor is sure to hold at a time."""
-MAX_ROUNDS = 4
-"""Tiles for each program up to which all phases share one launch, to save time on the host."""
+TILE_VOTES, SHORT_VOTE = 1024, 64
+"""Numbers of votes of a tile, and of a vote up to which one warp takes a tile alone and never waits for others."""
+PAIR_VOTES, MAX_TILE_I, FEW_INPUTS = 512, 64, 16
+"""Numbers of votes of one input in a tile of several, and most inputs of a tile, fewer where a sample has few."""
+MODEL_NUMBERS = 32
+"""Numbers of a tile of models."""
+CORE_WARPS = 8
+"""Warps that a multiprocessor is sure to hold at a time, with any number of registers."""
+MAX_SLOTS, SLOT_TILES, ROUNDS = 32, 2, 2
+"""Most slots, fewest tiles of inputs in one, and units of work for each program that slots are to give."""
 
 
 class Piece(NamedTuple):
@@ -36,12 +39,37 @@ class Piece(NamedTuple):
     rows: slice
 
 
-def choose_tiles(n_inp: int, n_out: int, block_v: int) -> tuple[int, int, int, int]:
-    """Return inputs and outputs of a tile where inputs are summed over, and where outputs are."""
-    pairs, n_out = max(1, TILE_VOTES // block_v), ceil_pow2(n_out)
-    sum_i = min(pairs, FEW_INPUTS if n_inp <= FEW_INPUTS else MAX_TILE_I)
-    block_j = min(n_out, max(1, pairs // min(4, pairs)))
-    return sum_i, min(n_out, pairs // sum_i), min(FEW_INPUTS, pairs // block_j), block_j
+class Saved(NamedTuple):
+    """What the forward pass keeps; where it routes in pieces, no votes, assignments and capsules."""
+
+    vectors: Any  # as in `Args`
+    scalars: Any
+    weights: Any  # as matrices [k, d, j h]
+    V: Any
+    R: Any
+    x: Any  # clamped, kinds first
+
+
+class Blocks(NamedTuple):
+    """Inputs and outputs of tiles, and the warps of a program. Names as in `Tile`."""
+
+    SUM_I: int
+    SUM_J: int
+    BLOCK_I: int
+    BLOCK_J: int
+    BLOCK_M: int
+    ONE_J: bool
+    n_warps: int
+
+
+def choose_blocks(n_inp: int, n_out: int, block_v: int) -> Blocks:
+    """Choose tiles, with all outputs in a tile of sums if they fit; beyond few inputs they depend on outputs alone."""
+    n_warps = 1 if block_v <= SHORT_VOTE else max(2, 2 * block_v // TILE_VOTES)
+    most, n_out = FEW_INPUTS if n_inp <= FEW_INPUTS else MAX_TILE_I, ceil_pow2(n_out)
+    block_j, one_j = min(n_out, max(1, PAIR_VOTES // block_v)), n_out * block_v <= TILE_VOTES
+    sum_j = n_out if one_j else block_j
+    sum_i, block_i = (max(1, min(most, TILE_VOTES // (j * block_v))) for j in (sum_j, block_j))
+    return Blocks(sum_i, sum_j, block_i, block_j, min(n_out, max(1, MODEL_NUMBERS // block_v)), one_j, n_warps)
 
 
 class StoredKernels:
@@ -61,132 +89,160 @@ class StoredKernels:
             for b in range(0, s.b, max(1, size))
         ]
         self.keeps_votes = len(self.pieces) == 1
-        kept, v, single = n if self.keeps_votes else 0, s.c * s.h, torch.float32
-        self.saved = Layout(
-            Buffer(single, t, 4, s.b, s.j, v), Buffer(single, t, 4, s.b, s.j), Buffer(single, kept, s.c, s.j, s.h),
-            Buffer(single, t - 1, kept, s.j),
-        )  # fmt: skip
+        own_W, self.own_biases = shapes[0][:2] == (self.n_kinds, s.j), shapes[1][0] > 1
+        self.own_betas = max(shapes[2][0], shapes[3][0]) > 1
+        # weights that are more than the votes stay as they lie
+        self.by_output = not s.packed and own_W and s.d > size * self.n_places * s.c
+        kept, v, single, double = n if self.keeps_votes else 0, s.c * s.h, torch.float32, torch.float64
+        vectors, scalars = Buffer(single, t, 4, s.b, s.j, v), Buffer(single, t, 5, s.b, s.j)
+        weights = Buffer(single, 0 if self.by_output else shapes[0][0], s.d, s.j * s.h)
+        votes = Buffer(single, kept, s.j, v), Buffer(single, t - 1, kept, s.j), Buffer(single, kept, s.c, s.d)
+        self.saved = Layout(Saved(vectors, scalars, weights, *votes))
         block_v = ceil_pow2(v)
-        B_K, self.beta_k = shapes[1][0] > 1, max(shapes[2][0], shapes[3][0]) > 1
-        blocks = *choose_tiles(s.i, s.j, block_v), block_v
-        self.tile = Tile(s.c, s.h, *blocks, B_K, self.beta_k, s.packed, loop.gaussian)
-        self.model_tiles, self.input_tiles = ceil_div(s.j, self.tile.SUM_J), ceil_div(s.i, self.tile.BLOCK_I)
-        self.max_programs = resident_programs(cores, PER_CORE)
+        *blocks, one_j, self.n_warps = choose_blocks(s.i, s.j, block_v)
+        flags = one_j, self.by_output, not self.own_biases, self.own_betas, s.packed, loop.gaussian
+        self.tile = Tile(s.c, s.h, *blocks, block_v, *flags)  # pyright: ignore[reportCallIssue]
+        sum_tiles, self.input_tiles = ceil_div(s.j, self.tile.SUM_J), ceil_div(s.i, self.tile.BLOCK_I)
+        self.max_programs = resident_programs(cores, CORE_WARPS // self.n_warps)
+        wanted = ceil_div(ROUNDS * self.max_programs, max(1, size * sum_tiles))
+        self.slots = min(wanted, MAX_SLOTS, ceil_div(s.i, SLOT_TILES * self.tile.SUM_I))
+        self.units = max(self.slots * sum_tiles, 1 if one_j else self.input_tiles)
+        sums = Buffer(double, self.slots, 2, size, s.j, v), Buffer(double, self.slots, 3, size, s.j)
+        self.sums = Layout(Sums(*sums))
 
     def fwd(self, inputs: Sequence[Tensor], saved: Tensor, outs: Sequence[Tensor]) -> Iterator[Launch]:
         """Form votes, and list the launches that fill `outs` and `saved`."""
         a, x, offsets, W, B, *betas = inputs
-        (use, ign), weights = self.expand_betas(betas), self.arrange_weights(W)
+        kept, (sums,) = self.split(saved), self.sums.split(self.sums.allocate(saved))
+        use, ign = self.expand_betas(betas)
+        if not self.by_output:  # as matrices [k, d, j h]
+            (k, _, d, h), j = W.shape, self.sizes.j
+            kept.weights[: k * d * j * h].view(k, d, j, h).copy_(W.transpose(1, 2))
         for piece in self.pieces:
-            vectors, scalars, V, R = self.split(saved, piece)
-            self.form_votes(x, weights, V, piece)
-            args = Args(a, offsets, V, B, use, ign, R, vectors, scalars)
-            yield self.launch(stored_fwd_kernel, piece, args, Outputs(*outs))
+            own = self.form_votes(x, W, B, kept, piece)
+            args = Args(a, offsets, own.V, B, use, ign, own.R, own.vectors, own.scalars)
+            yield self.launch(stored_fwd_kernel, 4, piece, args, sums, Outputs(*outs))
 
     def empty_grads(self, inputs: Sequence[Tensor]) -> list[Any]:
-        """Allocate the gradient of `a_inp`; `bwd` adds the others."""
-        return [torch.empty_like(inputs[0], dtype=torch.float32), *[None] * 5]
+        """Allocate gradients of the inputs in float32; `bwd` adds those of parameters."""
+        return [*[torch.empty_like(t, dtype=torch.float32) for t in inputs[:2]], *[None] * 4]
 
     def bwd(
         self, inputs: Sequence[Tensor], saved: Tensor, douts: Sequence[Tensor], grads: list[Any]
     ) -> Iterator[Launch]:
         """List the launches that lead to gradients of votes, and put those of all arguments into `grads`."""
-        s, t, parts = self.sizes, self.loop.n_iters, list[tuple[Tensor, Tensor, Tensor, Tensor]]()
+        s, t, parts = self.sizes, self.loop.n_iters, list[tuple[Tensor, Tensor, Tensor]]()
         a, x, offsets, W, B, *betas = inputs
-        (use, ign), weights = self.expand_betas(betas), self.arrange_weights(W)
-        dvectors, dscalars = self.allocate(saved, 2 * t, s.b, s.j, s.c * s.h), self.allocate(saved, t, 4, s.b, s.j)
+        kept, (sums,) = self.split(saved), self.sums.split(self.sums.allocate(saved))
+        use, ign = self.expand_betas(betas)
+        dvectors, dscalars = self.allocate(saved, t, 3, s.b, s.j, s.c, s.h), self.allocate(saved, t, 4, s.b, s.j)
         for piece in self.pieces:
-            vectors, scalars, V, R = self.split(saved, piece)
-            args = Args(a, offsets, V, B, use, ign, R, vectors, scalars)
+            own = kept if self.keeps_votes else self.form_votes(x, W, B, kept, piece)
+            args = Args(a, offsets, own.V, B, use, ign, own.R, own.vectors, own.scalars)
             if not self.keeps_votes:
-                self.form_votes(x, weights, V, piece)
-                yield self.launch(stored_fwd_kernel, piece, args, Outputs(*[torch.empty_like(d) for d in douts]))
-            sums = Grads(dvectors, dscalars, torch.empty_like(R), grads[0])
-            yield self.launch(stored_bwd_kernel, piece, args, sums, Outputs(*douts))
-            dV = torch.empty_like(V) if self.keeps_votes else V
-            daD = self.allocate(saved, V.numel() // (s.j * s.c * s.h) if self.beta_k else 0, s.j)
-            pointers = *self.counts(piece), args, sums, dV, daD, self.tile
-            if V.numel():
-                yield Launch(votes_bwd_kernel, piece.n * self.input_tiles, N_WARPS, pointers)
-            parts.append(self.form_votes_bwd(x, weights, dV, B, daD, piece))
-        dxs, dWs, dBs, daDs = zip(*parts, strict=True)
-        grads[1] = torch.cat(dxs).view(x.shape)
-        grads[2], grads[3], daD = (reduce(torch.add, ts) for ts in (dWs, dBs, daDs))
-        grads[4:] = self.betas_bwd(a, dscalars, daD)
+                unused = Outputs(*[torch.empty_like(d) for d in douts])
+                yield self.launch(stored_fwd_kernel, 4, piece, args, sums, unused)
+            dargs = Grads(dvectors, dscalars, torch.empty_like(own.R), grads[0])
+            yield self.launch(stored_bwd_kernel, 1, piece, args, dargs, sums, Outputs(*douts))
+            n_rows = piece.rows.stop - piece.rows.start
+            dV = self.allocate(saved, n_rows * s.j * s.c * s.h) if self.keeps_votes else own.V
+            daD = self.allocate(saved, 2, n_rows if self.own_betas else 0, s.j)
+            if dV.numel():
+                pointers = *self.counts(piece), args, dargs, dV, daD, self.tile
+                yield Launch(votes_bwd_kernel, piece.n * self.input_tiles, self.n_warps, pointers)
+            parts.append(self.form_votes_bwd(x, W, B, own, dV, daD, grads[1], piece))
+        grads[2], dB, dbetas = (reduce(torch.add, ts) for ts in zip(*parts, strict=True))
+        # sums of the votes' gradients nearly cancel, and over all inputs would be long
+        grads[3] = dB if self.own_biases else dvectors[:, 2].sum((0, 1), dtype=torch.float64).float()[None]
+        dbetas = dbetas if self.own_betas else dscalars[:, 2:].sum((0, 2), dtype=torch.float64)[:, None]
+        grads[4:] = dbetas.float()
 
-    def launch(self, kernel: Any, piece: Piece, *tensors: tuple[Any, ...]) -> Launch:
-        """Return the launch of a routing loop: all phases together where each is short."""
-        n_programs = piece.n * max(self.model_tiles, self.input_tiles)
-        together = n_programs <= MAX_ROUNDS * self.max_programs
+    def launch(self, kernel: Any, n_first: int, piece: Piece, *tensors: tuple[Any, ...]) -> Launch:
+        """Return the launch of a routing loop, whose first iteration has `n_first` phases."""
+        n_programs = min(self.max_programs, piece.n * self.units)
+        n_phases = n_first + (2 if self.tile.ONE_J else 3) * (self.loop.n_iters - 1)
         args = *self.counts(piece), self.loop.eps, *tensors, self.tile
-        n_programs = min(n_programs, self.max_programs) if together else n_programs
-        return Launch(kernel, n_programs, N_WARPS, args, 2 * self.loop.n_iters - 1, together)
+        return Launch(kernel, n_programs, self.n_warps, args, n_phases)
 
     def counts(self, piece: Piece) -> Counts:
         """Return the sizes of a piece."""
         s, n_rows = self.sizes, piece.rows.stop - piece.rows.start
-        return Counts(s.b, piece.first, piece.n, s.i, self.n_places, n_rows, self.loop.n_iters, s.j)
+        return Counts(s.b, piece.first, piece.n, s.i, self.n_places, n_rows, self.loop.n_iters, self.slots, s.j)
 
-    def split(self, saved: Tensor, piece: Piece) -> list[Tensor]:
-        """Return the models, votes and assignments of a piece; where the votes are not kept, in new memory."""
-        s, n = self.sizes, piece.rows.stop - piece.rows.start
-        vectors, scalars, V, R = self.saved.split(saved)
-        if not self.keeps_votes:
-            V, R = self.allocate(saved, n, s.c, s.j, s.h), self.allocate(saved, self.loop.n_iters - 1, n, s.j)
-        return [vectors, scalars, V[: n * s.c * s.j * s.h], R[: (self.loop.n_iters - 1) * n * s.j]]
+    def split(self, saved: Tensor) -> Saved:
+        """Return what is kept, without padding."""
+        s, n = self.sizes, self.pieces[-1].rows.stop if self.keeps_votes else 0
+        (kept,) = self.saved.split(saved)
+        return kept._replace(V=kept.V[: n * s.j * s.c * s.h], x=kept.x[: n * s.c * s.d])
 
     def allocate(self, like: Tensor, *shape: int) -> Tensor:
-        """Return uninitialised float32 memory, flat."""
-        return like.new_empty(math.prod(shape), dtype=torch.float32)
+        """Return uninitialised float32 memory."""
+        return like.new_empty(shape, dtype=torch.float32)
 
     def expand_betas(self, betas: Sequence[Tensor]) -> list[Tensor]:
         """Give each output its own betas."""
-        return [p.expand(-1, self.sizes.j).contiguous() for p in betas]
+        j = self.sizes.j
+        return [p if p.shape[1] == j else p.expand(-1, j).contiguous() for p in betas]
 
-    def arrange_weights(self, W: Tensor) -> Tensor:
-        """Arrange weights `[k, j|1, d, h]` as matrices `[k, d, j h]`."""
-        (k, _, d, h), j = W.shape, self.sizes.j
-        return W.expand(-1, j, -1, -1).transpose(1, 2).reshape(k, d, j * h)
+    def by_kind(self, t: Tensor, piece: Piece) -> Tensor:
+        """View the rows of a piece's inputs `[n, c, d]` with kinds first, `[k, b, p, c, d]`."""
+        s, k = self.sizes, self.n_kinds
+        rows = t.reshape(-1, s.c, s.d)[piece.rows]
+        return rows[None, None] if s.packed else rows.view(piece.n, k, self.n_places, s.c, s.d).transpose(0, 1)
 
-    def arrange_inputs(self, x: Tensor, piece: Piece, n_kinds: int) -> Tensor:
-        """Arrange a piece's capsules as matrices `[k, n c, d]`, clamped so that no square of a vote overflows."""
-        x = x.reshape(-1, *x.shape[-2:])[piece.rows].float().clamp(-MAX_CAPSULE, MAX_CAPSULE)
-        if self.n_kinds > 1:
-            x = x.unflatten(0, (piece.n, self.n_kinds, self.n_places)).transpose(0, 1)
-        return x.reshape(n_kinds, -1, x.shape[-1])
+    def matrices(self, W: Tensor, kept: Saved) -> tuple[Tensor, Tensor]:
+        """Return capsules and weights as matrices, `[k, n c, d]` and `[k, d, j h]`.
 
-    def form_votes(self, x: Tensor, weights: Tensor, V: Tensor, piece: Piece) -> None:
-        """Fill `V` with votes but for their biases."""
-        if V.numel():
-            xs = self.arrange_inputs(x, piece, len(weights))
-            torch.bmm(xs, weights, out=V.view(len(weights), xs.shape[1], -1))
+        By output they are `[k j, n c, d]`, the capsules of a kind repeated for every output, and `[k j, d, h]`.
+        """
+        s, k = self.sizes, len(W)
+        if not self.by_output:
+            return kept.x.view(k, -1, s.d), kept.weights[: k * s.d * s.j * s.h].view(k, s.d, -1)
+        x = kept.x.view(k, 1, -1, s.d).expand(-1, s.j, -1, -1)
+        return x.reshape(k * s.j, -1, s.d), W.reshape(-1, s.d, s.h)
+
+    def form_votes(self, x: Tensor, W: Tensor, B: Tensor, kept: Saved, piece: Piece) -> Saved:
+        """Form votes, but for biases that all inputs share, and return what is kept with those of the piece."""
+        s, own, n = self.sizes, self.by_kind(x, piece).float(), piece.rows.stop - piece.rows.start
+        if not self.keeps_votes:
+            votes = self.allocate(own, n * s.j * s.c * s.h), self.allocate(own, (self.loop.n_iters - 1) * n * s.j)
+            kept = kept._replace(V=votes[0], R=votes[1], x=self.allocate(own, own.numel()))
+        if n:
+            # so that no square of a vote overflows
+            torch.clamp(own, -MAX_CAPSULE, MAX_CAPSULE, out=kept.x.view(own.shape))
+            xs, weights = self.matrices(W, kept)
+            torch.bmm(xs, weights, out=kept.V.view(len(xs), xs.shape[1], -1))
+        if n and self.own_biases:
+            self.by_bias(kept.V, B).add_(B.unsqueeze(2) if self.by_output else B.transpose(1, 2).unsqueeze(1))
+        return kept
+
+    def by_bias(self, V: Tensor, B: Tensor) -> Tensor:
+        """View votes as `[k, n, c, j, h]`, or by output `[k, j, n, c, h]`."""
+        _, j, c, h = B.shape
+        return V.view(len(B), j, -1, c, h) if self.by_output else V.view(len(B), -1, c, j, h)
 
     def form_votes_bwd(
-        self, x: Tensor, weights: Tensor, dV: Tensor, B: Tensor, daD: Tensor, piece: Piece
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return a piece's gradients of `x`, `W` and `B`, and the sum of `daD` over the inputs of each kind."""
-        s, (n_kinds, d, _) = self.sizes, weights.shape
-        own = x.reshape(-1, s.c, d)[piece.rows]
+        self, x: Tensor, W: Tensor, B: Tensor, kept: Saved, dV: Tensor, daD: Tensor, dx: Tensor, piece: Piece
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Fill a piece's rows of `dx`, and return its gradients of `W`, of own biases and of own betas."""
+        s, k, own = self.sizes, len(W), self.by_kind(x, piece).float()
         if not dV.numel():
-            zeros = weights.new_zeros(n_kinds, s.j, d, s.h), B.new_zeros(len(B), s.j, s.c, s.h)
-            return own.float(), *zeros, daD.new_zeros(self.n_kinds, s.j)
-        xs, dV = self.arrange_inputs(x, piece, n_kinds), dV.view(n_kinds, -1, s.j * s.h)
-        dx, dW = (dV @ weights.mT).view(-1, s.c, d), xs.mT @ dV
-        if self.n_kinds > 1:
-            dx = dx.view(self.n_kinds, piece.n, self.n_places, s.c, d).transpose(0, 1).reshape(-1, s.c, d)
-        dx.masked_fill_(own.abs() > MAX_CAPSULE, 0.0)
-        dB = dV.view(len(B), -1, s.c, s.j, s.h).sum(1).transpose(1, 2)  # [k, j, c, h]
-        daD = daD.view(self.n_kinds, -1, s.j).sum(1, dtype=torch.float64) if self.beta_k else daD
-        return dx, dW.view(n_kinds, d, s.j, s.h).transpose(1, 2), dB, daD
-
-    def betas_bwd(self, a: Tensor, dscalars: Tensor, daD: Tensor) -> list[Tensor]:
-        """Return gradients of both betas."""
-        s = self.sizes
-        totals = dscalars.view(-1, 4, s.b, s.j).sum(0, dtype=torch.float64)
-        if not self.beta_k:
-            return [t.sum(0, keepdim=True).float() for t in totals[2:]]
-        f = torch.sigmoid(a.double()).view(s.b, self.n_kinds, self.n_places).sum(-1)  # [b, k]
-        return [daD.float(), (daD - f.T @ totals[1]).float()]
+            return W.new_zeros(k, s.j, s.d, s.h), torch.zeros_like(B), W.new_zeros(2, self.n_kinds, s.j)
+        xs, weights = self.matrices(W, kept)
+        dVs = dV.view(len(xs), xs.shape[1], -1)
+        dxs, dW = dVs @ weights.mT, xs.mT @ dVs
+        dxs = dxs.view(k, s.j, -1, s.d).sum(1) if self.by_output else dxs
+        # zero where `x` was clamped
+        bounds = -MAX_CAPSULE, MAX_CAPSULE
+        torch.ops.aten.hardtanh_backward(dxs.view(own.shape), own, *bounds, grad_input=self.by_kind(dx, piece))
+        dW = dW.view(k, s.j, s.d, s.h) if self.by_output else dW.view(k, s.d, s.j, s.h).transpose(1, 2)
+        dB, dbetas = B, daD
+        if self.own_biases:
+            dB = self.by_bias(dV, B)
+            dB = dB.sum(2) if self.by_output else dB.sum(1).transpose(1, 2)
+        if self.own_betas:
+            dbetas = daD.view(2, self.n_kinds, -1, s.j).sum(2, dtype=torch.float64)
+        return dW, dB, dbetas
 
 
 plan_stored = lru_cache(maxsize=1024)(StoredKernels)
