@@ -30,6 +30,22 @@ def disable_autocast(device: str) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
+def largest_gradients(dtype: torch.dtype) -> tuple[float, float]:
+    """Return bounds for the gradients of models and of logits, between which no iteration can overflow.
+
+    From one to the other they grow by the square of a vote, divided by `eps`; models divide by its square.
+    """
+    largest = torch.finfo(dtype).max
+    return largest ** (7 / 16), largest ** (5 / 16)
+
+
+def bound_gradient(t: Tensor, largest: float) -> Tensor:
+    """Clamp the gradient of an intermediate result; a captured graph takes no hooks and does without."""
+    if t.requires_grad and not torch.compiler.is_compiling():
+        t.register_hook(lambda d: None if d is None else d.clamp(-largest, largest))
+    return t
+
+
 def map_one_by_one(
     call: Callable[..., Tensors], info: Any, in_dims: tuple[int | None, ...], *args: Any
 ) -> tuple[Tensors, Any]:

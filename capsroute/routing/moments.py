@@ -15,6 +15,7 @@ from torch import Tensor
 from .agreement import Quadratic
 from .capsules import Capsules
 from .case import Case
+from .mapping import bound_gradient, largest_gradients
 
 TINY = 1e-30
 
@@ -62,13 +63,15 @@ def route(
 ) -> Capsules:
     """Route, iterating `logits = phi theta`, `R = softmax(logits)`, `S = R' (f phi)`."""
     dtype, (d_cov, d_inp), n_out = mu_inp.dtype, mu_inp.shape[-2:], B.shape[1]
-    W, B, beta_use, beta_ign = (p.double() for p in (W, B, beta_use, beta_ign))
+    tensors = (bound_gradient(t.double(), torch.finfo(dtype).max) for t in (a_inp, mu_inp, W, B, beta_use, beta_ign))
+    a_inp, mu_inp, W, B, beta_use, beta_ign = tensors
+    largest = largest_gradients(W.dtype)
     n_kinds = next((p.shape[0] for p in (W, B, beta_use, beta_ign) if p.shape[0] != 1), 1)
     W = W.expand(n_kinds, -1, -1, -1)
 
     kinds_and_places = n_kinds, -1 if n_kinds else 0
-    f_a_inp = torch.sigmoid(a_inp.double()).unflatten(-1, kinds_and_places).unsqueeze(-1)  # [..., k, p, 1]
-    x = mu_inp.double().unflatten(-3, kinds_and_places)  # [..., k, p, c, d]
+    f_a_inp = torch.sigmoid(a_inp).unflatten(-1, kinds_and_places).unsqueeze(-1)  # [..., k, p, 1]
+    x = mu_inp.unflatten(-3, kinds_and_places)  # [..., k, p, c, d]
     f_total = f_a_inp.sum(-2)  # [..., k, 1]
     shift = find_centre(f_a_inp, x)  # [..., k, c, d]
     x = x - shift.unsqueeze(-3)
@@ -97,7 +100,7 @@ def route(
                 ],
                 -1,
             )  # [..., k, j, cq + cd + 1]
-            R = torch.softmax(phi @ theta.mT, dim=-1)  # [..., k, p, j]
+            R = torch.softmax(bound_gradient(phi @ theta.mT, largest[1]), dim=-1)  # [..., k, p, j]
             S = (f_phi.mT @ R).mT  # so that the gradient of R is laid out as R is, [..., k, j, cq + cd + 1]
         D_xx, D_x, D_k = S.split([d_cov * row.numel(), d_cov * d_inp, 1], -1)
         D_xx, D_x = (t.unflatten(-1, (d_cov, -1)) for t in (D_xx, D_x))  # [..., k, j, c, q|d]
@@ -109,5 +112,6 @@ def route(
         used = D + eps
         m = (D_V - eps * base) / used  # mu less the base
         sig2 = ((D_VV - 2 * m * D_V + m * m * D) / used).clamp(min=0) + eps
+        a, m, sig2 = (bound_gradient(t, largest[0]) for t in (a, m, sig2))
     mu = (D_V + D * base) / used
     return Capsules(a.expand(mu.shape[:-2]).to(dtype), mu.to(dtype), sig2.to(dtype))

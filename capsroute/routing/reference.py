@@ -14,6 +14,7 @@ from torch import Tensor
 from .agreement import Agreement
 from .capsules import Capsules, Step
 from .case import Case
+from .mapping import bound_gradient, largest_gradients
 
 
 def reasons_against(case: Case) -> list[str]:
@@ -37,7 +38,8 @@ def e_step(V: Tensor, a: Tensor, mu: Tensor, sig2: Tensor, agreement: Agreement)
     if not isinstance(log_P, Tensor) or log_P.shape != V.shape[:-2] or log_P.dtype != V.dtype:
         got = f"{list(log_P.shape)} of {log_P.dtype}" if isinstance(log_P, Tensor) else type(log_P).__name__
         raise ValueError(f"agreement: expected log_p of shape {list(V.shape[:-2])} and {V.dtype}, got {got}")
-    return torch.softmax(F.logsigmoid(a).unsqueeze(-2) + log_P, dim=-1)  # [..., i, j]
+    logits = F.logsigmoid(a).unsqueeze(-2) + log_P
+    return torch.softmax(bound_gradient(logits, largest_gradients(V.dtype)[1]), dim=-1)  # [..., i, j]
 
 
 def d_step(a_inp: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +79,8 @@ def trace(
         if iteration > 0:
             R = e_step(V, a, mu, sig2, agreement)
         D_use, D_ign = d_step(a_inp, R)
-        a, mu, sig2 = m_step(V, D_use, D_ign, beta_use, beta_ign, eps)
+        model = m_step(V, D_use, D_ign, beta_use, beta_ign, eps)
+        a, mu, sig2 = (bound_gradient(t, largest_gradients(t.dtype)[0]) for t in model)
         yield Step(R, D_use, D_ign, a, mu, sig2)
 
 

@@ -167,6 +167,16 @@ def test_one_large_capsule_gives_finite_gradients(impl: str, outlier: float) -> 
         assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
+@pytest.mark.parametrize(("n_iters", "scale"), [(5, 1e4), (8, 1e3), (12, 1e6)])
+@pytest.mark.parametrize("impl", ANYWHERE)
+def test_ties_of_large_votes_give_finite_gradients(impl: str, n_iters: int, scale: float) -> None:
+    """Where outputs are alike, each iteration multiplies gradients by the square of a vote."""
+    for shape, dtype in product((SHARED, FIXED), (torch.float32, torch.float64)):
+        inputs = inputs_of(replace(shape, fixed_out=False))
+        inputs["mu_inp"], inputs["B"] = inputs["mu_inp"] * scale, torch.zeros_like(inputs["B"])
+        assert_sound(inputs, impl, n_iters=n_iters, agreement="kmeans", dtype=dtype)
+
+
 @pytest.mark.parametrize("impl", [impl for impl in ANYWHERE if impl != "reference"])
 def test_outputs_far_from_all_others_stay_within_budget(impl: str) -> None:
     """What an output gets of votes it never sees has to be zero, not merely small: gradients square their distance."""

@@ -16,12 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..agreement import Quadratic
-from ..mapping import Tensors
+from ..mapping import Tensors, largest_gradients
 
 EVERY = slice(None)
-TINY = 1e-30
-ALL = 1 - 2**-22
-"""Share of an input above which an output has all of it."""
 Buffers = dict[str, Tensor]
 """Memory for large results, by name; all blocks share it."""
 
@@ -205,10 +202,10 @@ class Block:
         torch.sub(self.V, mu.unsqueeze(-1), out=self.distance)
         torch.square(self.distance, out=self.square)
 
-    def shares(self, terms: Terms | None, norm: Normaliser | None) -> tuple[Tensor, Normaliser | None]:
-        """Return D_use `[b, j|1, i]` from the distances to the mean of `terms`; without `norm`, by the block's own."""
+    def shares(self, terms: Terms | None, norm: Normaliser | None, f: Tensor) -> tuple[Tensor, Normaliser | None]:
+        """Return `f R [b, j|1, i]` from the distances to the mean of `terms`; without `norm`, by the block's own."""
         if terms is None:
-            return self.f / self.n_out, None
+            return f / self.n_out, None
         D_use, bias = self.buffer("D_use", self.pairs), terms.bias.to(self.V)
         correction = (
             (terms.bias - bias).clamp(-1, 1).exp().to(bias)
@@ -218,7 +215,7 @@ class Block:
         floor = 0.7 * math.log(torch.finfo(D_use.dtype).tiny)  # subnormal numbers are slow
         F.threshold(D_use.sub_(highest), floor, -math.inf, inplace=True).exp_().mul_(correction)
         norm = norm or Normaliser(highest, to_float64(D_use.sum(1, keepdim=True)))
-        return D_use.mul_((self.f / norm.total).to(D_use)), norm
+        return D_use.div_((norm.total / f).to(D_use)), norm
 
     def sums(self, D_use: Tensor, eps: float) -> Sums:
         """Return the sums over the block; leaves the squared distances to its own mean."""
@@ -236,19 +233,24 @@ class Block:
         self.distance, self.spare = self.buffer("distance", self.size), self.buffer("spare", self.size)
 
     def shares_backward(self, dsums: Sequence[Tensor], terms: Terms | None, norm: Normaliser | None) -> Tensor:
-        """Compute D_use and its gradient, and return `sum_j D_use dD_use [b, 1, i]`."""
+        """Compute R and the gradient of D_use, and return `sum_j R dD_use [b, 1, i]`."""
         (da, dD, dD_E, dD_EE), (beta_use, beta_ign) = dsums, self.params[2:]
-        self.dD_use, D_dD = self.buffer("dD_use", self.pairs), self.buffer("D_use dD_use", self.pairs)
-        sum_over_v(dD_E, self.distance, self.dD_use).add_(sum_over_v(dD_EE, self.square, D_dD))
+        self.dD_use, self.R_dD = self.buffer("dD_use", self.pairs), self.buffer("R dD_use", self.pairs)
+        sum_over_v(dD_E, self.distance, self.dD_use).add_(sum_over_v(dD_EE, self.square, self.R_dD))
         self.dD_use.add_(dD + da * (beta_use + beta_ign).mT)
         self.distance, self.spare = self.spare, self.distance
         if terms:
             self.measure(terms.mu)
-        self.D_use, _ = self.shares(terms, norm)
-        return torch.mul(self.D_use, self.dD_use, out=D_dD).sum(1, keepdim=True)
+        self.R, _ = self.shares(terms, norm, self.f.new_ones(()))
+        return torch.mul(self.R, self.dD_use, out=self.R_dD).sum(1, keepdim=True)
 
-    def votes_backward(self, dsums: Sequence[Tensor], terms: Terms | None, D_dD: Tensor) -> Terms | None:
-        """Add to the gradient of the votes, and return that of `terms`; `D_dD` is the sum over all outputs."""
+    def votes_backward(self, dsums: Sequence[Tensor], terms: Terms | None, total: Tensor) -> Terms | None:
+        """Add to the gradient of the votes, and return that of `terms`; `total` is the sum of `R dD_use` over all."""
+        if terms:
+            self.dD_use.sub_(total)
+            if self.V.shape[1] == self.n_out:  # what rounding left of the sum would count where one R is nearly 1
+                self.dD_use.sub_(torch.mul(self.R, self.dD_use, out=self.R_dD).sum(1, keepdim=True))
+        self.D_use = self.R.mul_(self.f) if terms else self.f / self.n_out
         _, _, dD_E, dD_EE = dsums
         slope = self.spare.mul_(2 * dD_EE.unsqueeze(-1)).add_(dD_E.unsqueeze(-1))
         if self.dV is None:
@@ -257,10 +259,8 @@ class Block:
             self.dV.addcmul_(slope, self.D_use.unsqueeze(-2))
         if terms is None:
             return None
-        dlogits = self.dD_use.sub_(D_dD / self.f.clamp(min=TINY)).mul_(self.D_use)
-        # of an input that one output has all of, they are zero; rounding would count in samples with next to no data
-        alone = self.D_use.count_nonzero(1).unsqueeze(1) == 1
-        dlogits.masked_fill_(alone & (self.D_use.sum(1, keepdim=True) >= self.f * ALL), 0.0)
+        largest = largest_gradients(total.dtype)[1]
+        dlogits = self.dD_use.mul_(self.D_use).clamp_(-largest, largest)
         dmu, dp = 2 * terms.p * sum_over_i(dlogits, self.distance), -sum_over_i(dlogits, self.square)
         slope = torch.mul(self.distance, -2 * terms.p.unsqueeze(-1), out=self.spare)
         self.dV.addcmul_(slope, dlogits.unsqueeze(-2))
@@ -296,10 +296,10 @@ class Loop:
             for part in self.inputs:
                 norm = None
                 if terms and len(self.outputs) > 1:
-                    found = [block.shares(terms.narrow(out), None)[1] for out, block in self.blocks(part, mu)]
+                    found = [block.shares(terms.narrow(out), None, block.f)[1] for out, block in self.blocks(part, mu)]
                     norm = reduce(Normaliser.merge, filter(None, found))
                 for out, block in self.blocks(part, mu):
-                    D_use, norm = block.shares(terms.narrow(out) if terms else None, norm)
+                    D_use, norm = block.shares(terms.narrow(out) if terms else None, norm, block.f)
                     sums = block.sums(D_use, eps)
                     totals[out.start] = totals[out.start].merge(sums, eps) if out.start in totals else sums
                 norms += [norm] if norm else []
@@ -320,9 +320,11 @@ class Loop:
         f, params, (n_iters, agreement, eps, *_), d_cov = self.f, self.params, settings, self.x.shape[2]
         da_inp, dx = torch.zeros_like(f), torch.zeros_like(self.x)
         own_B, own_betas = params.B.shape[0] != 1, params.beta_use.shape[0] != 1  # they differ between inputs
+        largest = largest_gradients(f.dtype)[0]
         for iteration in reversed(range(n_iters)):
             sums, before = steps[iteration], steps[iteration - 1].model(eps) if iteration else None
-            mu, dsums = sums.model(eps)[1], sums.backward(douts[0], douts[1], douts[2], eps)
+            da, dmu, dsig2 = (d.clamp(-largest, largest) for d in douts)
+            mu, dsums = sums.model(eps)[1], sums.backward(da, dmu, dsig2, eps)
             terms = Terms.of(*before, agreement, d_cov) if before else None
             dterms = Terms(*map(torch.zeros_like, terms)) if terms else None
             for part in self.inputs:
@@ -338,12 +340,12 @@ class Loop:
                 for out, block in self.blocks(part, mu, backward=True):
                     dsums_j, dp = [d[:, out] for d in dsums], dparams.narrow(part, self.x.shape[1], out)
                     terms_j = terms.narrow(out) if terms else None
-                    D_dD = block.shares_backward(dsums_j, terms_j, norm)
-                    dterms_j = block.votes_backward(dsums_j, terms_j, D_dD if total is None else total)
+                    R_dD = block.shares_backward(dsums_j, terms_j, norm)
+                    dterms_j = block.votes_backward(dsums_j, terms_j, R_dD if total is None else total)
                     if dterms and dterms_j:
                         for t, new in zip(dterms.narrow(out), dterms_j, strict=True):
                             t += new
-                    da_inp[..., part] += D_dD
+                    da_inp[..., part] += f_i * R_dD
                     if own_betas:
                         dp.add_beta_grads_(dsums_j[0], block.D_use, f_i - block.D_use)
                     if iteration == 0 or not self.single:  # a single block collects dV over all iterations
