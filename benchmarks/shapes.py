@@ -6,29 +6,38 @@ python benchmarks/shapes.py --device cuda      on a GPU, into benchmarks/results
 
 import csv
 import multiprocessing
-import os
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from math import ceil
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 import typer
-from torch import Tensor
 
 import capsroute.routing as routing
 from capsroute import route
 from capsroute.testing import SHAPES, Shape, draw_samples, make_inputs, over_budget
-from measure import CHECKED_VOTES, clear_memory, describe_error, estimate_bytes, free_bytes, time_calls, time_captured
+from measure import (
+    CHECKED_VOTES,
+    Call,
+    clear_memory,
+    describe_error,
+    estimate_bytes,
+    free_bytes,
+    time_calls,
+    time_captured,
+)
 from memory import measure_cuda_peak
 from records import RESULTS, describe_run, write_json
 
 IMPLS = ("reference", "compiled", "auto")
-MODES = ("forward", "forward+backward")
-TIMED_S, MIN_REPEATS, MAX_REPEATS = 0.15, 5, 30
+TIMED_S, MIN_TURNS, MAX_TURNS = 0.5, 5, 30
+PROCESSES = 16
+"""That compile at the same time."""
 SEED = 0
 
 
@@ -123,17 +132,16 @@ USES = {
 
 
 class Result(NamedTuple):
-    """One implementation of one use in one mode; times are medians, memory is above the inputs."""
+    """One implementation of one use, forward and backward; times are medians, memory is above the inputs."""
 
     use: str
     votes: int
     impl: str
     picked: str  # by `auto`
-    mode: str
     called_ms: float | None = None
     captured_ms: float | None = None
     peak_mib: float | None = None
-    first_s: float | None = None  # the first call, which may compile
+    first_s: float | None = None  # the first call, which may compile, on a GPU beside as many as there are workers
     skipped: str = ""
 
 
@@ -143,23 +151,15 @@ def shape_on(name: str, device: str) -> Shape:
     return shape if device == "cuda" else replace(shape, batch=max(1, shape.batch // 8))
 
 
-def make_call(name: str, impl: str, mode: str, device: str) -> Callable[[], tuple[Tensor, ...]]:
-    """Return a function that routes fixed random inputs once."""
+def make_call(name: str, impl: str, device: str) -> Call:
+    """Return a function that routes fixed random inputs once, forward and backward."""
     shape, settings = shape_on(name, device), {"n_iters": USES[name].n_iters, "agreement": USES[name].agreement}
     inputs = make_inputs(shape, SEED, device=device)
     capsules = (shape.batch, shape.n_out, shape.d_cov, shape.d_out)
     weights = [torch.ones(size, device=device) for size in (capsules[:2], capsules, capsules)]
     run: Any = partial(route, **inputs, **settings, impl="reference" if impl == "compiled" else impl)
     run = torch.compile(run, dynamic=False) if impl == "compiled" else run
-
-    def forward() -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            return run()
-
-    def forward_backward() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(run(), list(inputs.values()), weights)
-
-    return forward if mode == "forward" else forward_backward
+    return lambda: torch.autograd.grad(run(), list(inputs.values()), weights)
 
 
 def find_pick(name: str, device: str) -> str:
@@ -168,55 +168,120 @@ def find_pick(name: str, device: str) -> str:
     return routing.pick(replace(shape_on(name, device).case(use.agreement, device), n_iters=use.n_iters))
 
 
-def reason_to_skip(name: str, impl: str, device: str) -> str:
-    """Return why there is too little memory; empty if there is enough."""
-    needed = 0 if impl == "auto" else estimate_bytes("reference", shape_on(name, device))
-    free = free_bytes(device)
-    return f"needs about {needed / 2**30:.0f} GiB of {free / 2**30:.0f} GiB free" if needed > free else ""
+def find_wrong_results(name: str, device: str) -> str:
+    """Return what is over its error budget in a smaller batch by the implementation that `auto` picks."""
+    samples, use = draw_samples(shape_on(name, device).at_most(CHECKED_VOTES // 4), device), USES[name]
+    wrong = over_budget(samples, find_pick(name, device), n_iters=use.n_iters, agreement=use.agreement)
+    return "; ".join(f"{result} {how}" for result, how in wrong.items())
 
 
-def prepare(task: tuple[str, str, str]) -> str:
-    """Compile one implementation into the caches on disk, and check `auto`; return what is wrong."""
-    name, impl, device = task
-    torch.set_num_threads(1)
-    try:
-        if impl == "auto":
-            samples = draw_samples(shape_on(name, device).at_most(CHECKED_VOTES // 4), device)
-            picked = find_pick(name, device)
-            settings: dict[str, Any] = {"n_iters": USES[name].n_iters, "agreement": USES[name].agreement}
-            wrong = over_budget(samples, picked, torch.float32, **settings)
-            return "; ".join(f"{result} {how}" for result, how in wrong.items())
-        if estimate_bytes("reference", shape_on(name, device)) < 8 * 2**30:
-            make_call(name, impl, MODES[1], device)()
-    except Exception as error:
-        return describe_error(error)
-    return ""
+class Candidate:
+    """One implementation of one use that is being measured."""
 
+    def __init__(self, name: str, impl: str, device: str):
+        picked = find_pick(name, device) if impl == "auto" else ""
+        self.row = Result(name, shape_on(name, device).votes, impl, picked)
+        self.device, self.times = device, list[float]()
+        self.call: Call | None = None
+        needed, free = 0 if impl == "auto" else estimate_bytes("reference", shape_on(name, device)), free_bytes(device)
+        if needed > free:
+            reason = f"needs about {needed / 2**30:.0f} GiB of {free / 2**30:.0f} GiB free"
+            self.row = self.row._replace(skipped=reason)
 
-def measure(name: str, impl: str, mode: str, device: str) -> Result:
-    """Measure one implementation of one use."""
-    shape = shape_on(name, device)
-    picked = find_pick(name, device) if impl == "auto" else ""
-    row = Result(name, shape.votes, impl, picked, mode)
-    clear_memory()
-    if reason := reason_to_skip(name, impl, device):
-        return row._replace(skipped=reason)
-    try:
-        torch.compiler.reset()
-        call = make_call(name, impl, mode, device)
-        first_s = time_calls(call, device, 1)[0] / 1e3
-        call()
-        once = time_calls(call, device, 1)[0]
-        repeats = max(MIN_REPEATS, min(MAX_REPEATS, int(1e3 * TIMED_S / once)))
-        row = row._replace(called_ms=float(np.median(time_calls(call, device, repeats))), first_s=first_s)
-        if device == "cuda":
+    def prepare(self) -> None:
+        """Call it for the first time, and keep the reason where that fails; the next attempt starts anew."""
+        if self.call is None and not self.row.skipped.startswith("needs"):
+            try:
+                call = make_call(self.row.use, self.row.impl, self.device)
+                first_s = time_calls(call, self.device, 1)[0] / 1e3
+                call()
+                self.call, self.row = call, self.row._replace(first_s=first_s, skipped="")
+            except Exception as error:
+                self.row = self.row._replace(skipped=describe_error(error))
+
+    def time(self) -> None:
+        """Time one call."""
+        if self.call:
+            self.times += time_calls(self.call, self.device, 1)
+
+    def finish(self) -> Result:
+        """Return the median of the times, and what else is measured on a GPU."""
+        if self.call is None:
+            return self.row
+        row = self.row._replace(called_ms=float(np.median(self.times)))
+        if self.device == "cuda":
             clear_memory()
-            row = row._replace(peak_mib=measure_cuda_peak(call))
-            if impl == "auto":
-                row = row._replace(captured_ms=time_captured(call, repeats))
-    except Exception as error:
-        return row._replace(skipped=describe_error(error))
-    return row
+            row = row._replace(peak_mib=measure_cuda_peak(self.call))
+            row = row._replace(captured_ms=time_captured(self.call, len(self.times)))
+        self.call = None
+        clear_memory()
+        return row
+
+
+def prepare(name: str, impls: list[str], device: str) -> list[Candidate]:
+    """Compile all implementations of a use."""
+    candidates = [Candidate(name, impl, device) for impl in impls]
+    for candidate in candidates:
+        candidate.prepare()
+    clear_memory()
+    return candidates
+
+
+def measure(candidates: list[Candidate]) -> list[Result]:
+    """Time the implementations of a use in turns, so that noise affects all alike."""
+    for candidate in candidates:
+        candidate.prepare()  # again, where there was too little memory beside others
+    ready = [candidate for candidate in candidates if candidate.call]
+    n_turns = MAX_TURNS
+    for turn in range(MAX_TURNS):
+        for candidate in ready[: None if turn < n_turns else 0]:
+            candidate.time()
+        if turn == 0:
+            once = sum(candidate.times[0] for candidate in ready)
+            n_turns = max(MIN_TURNS, int(1e3 * TIMED_S / max(once, 1e-3)))
+    return [candidate.finish() for candidate in candidates]
+
+
+def serve_worker(connection: Connection, impls: list[str], device: str) -> None:
+    """Prepare the use that comes, and measure it when told to, until there are no more."""
+    torch.set_num_threads(1)
+    torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
+    while name := connection.recv():
+        candidates = prepare(name, impls, device)
+        connection.send("" if "auto" not in impls else find_wrong_results(name, device))
+        connection.recv()
+        connection.send(measure(candidates))
+        torch.compiler.reset()
+
+
+def measure_on_gpu(names: list[str], impls: list[str]) -> Iterator[Result]:
+    """Compile uses side by side, one in each process, then time them alone, one after the other."""
+    spawn, n_rounds = multiprocessing.get_context("spawn"), ceil(len(names) / PROCESSES)
+    largest_first = sorted(names, key=lambda name: -USES[name].shape.votes)
+    pipes = [spawn.Pipe() for _ in range(min(PROCESSES, len(names)))]
+    workers = [spawn.Process(target=serve_worker, args=(there, impls, "cuda"), daemon=True) for _, there in pipes]
+    for worker in workers:
+        worker.start()
+    for k in range(n_rounds):
+        started = list(zip(largest_first[k::n_rounds], [here for here, _ in pipes], strict=False))
+        for name, worker in started:
+            worker.send(name)
+        for name, worker in started:
+            if wrong := worker.recv():
+                print(f"{name}: {wrong}", flush=True)
+        for _, worker in started:
+            worker.send("go")
+            yield from worker.recv()
+    for worker, _ in pipes:
+        worker.send("")
+
+
+def measure_on_cpu(names: list[str], impls: list[str]) -> Iterator[Result]:
+    for name in names:
+        if wrong := find_wrong_results(name, "cpu"):
+            print(f"{name}: {wrong}", flush=True)
+        yield from measure(prepare(name, impls, "cpu"))
+        torch.compiler.reset()
 
 
 def write_results(rows: list[Result], path: Path) -> None:
@@ -231,37 +296,19 @@ def main(
     device: Literal["cpu", "cuda"] = "cpu",
     uses: Annotated[str | None, typer.Option(help="Names separated by commas; all by default.")] = None,
     impls: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(IMPLS),
-    modes: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(reversed(MODES)),
     out: Annotated[Path | None, typer.Option(help="CSV file to write, with a JSON file beside it.")] = None,
     commit: Annotated[str | None, typer.Option(help="Commit to record for sources without history.")] = None,
-    budget_s: Annotated[float, typer.Option(help="Seconds after which the remaining rows are left out.")] = 1e9,
 ) -> None:
-    """Check and time every use, and write a row for each implementation and mode."""
-    end, path = time.monotonic() + budget_s, out or RESULTS / f"shapes_{device}.csv"
-    names = uses.split(",") if uses else list(USES)
-    if device == "cuda":
-        tasks = [(name, impl, device) for impl in ("auto", "compiled") if impl in impls.split(",") for name in names]
-        with multiprocessing.get_context("spawn").Pool(max(1, (os.cpu_count() or 2) - 1)) as pool:
-            found = pool.imap(prepare, tasks)
-            for (name, impl, _), wrong in zip(tasks, found, strict=True):
-                if wrong:
-                    print(f"{name} {impl}: {wrong}", flush=True)
-                if time.monotonic() > end - budget_s / 2:
-                    print("time for preparations is over", flush=True)
-                    break
-            pool.terminate()
+    """Check and time every use, forward and backward, and write a row for each implementation."""
+    path = out or RESULTS / f"shapes_{device}.csv"
+    names, measure_all = uses.split(",") if uses else list(USES), measure_on_gpu if device == "cuda" else measure_on_cpu
     rows = []
-    for mode in modes.split(","):
-        for name in names:
-            for impl in impls.split(","):
-                if time.monotonic() > end:
-                    continue
-                rows.append(measure(name, impl, mode, device))
-                write_results(rows, path)  # after each row, so that an interrupted run leaves what it has
-                row = rows[-1]
-                numbers = (row.called_ms, row.captured_ms, row.peak_mib, row.first_s)
-                cells = "".join(f"{'' if number is None else f'{number:.4g}':>10}" for number in numbers)
-                print(f"{name:26}{mode:18}{impl:11}{row.picked:11}{cells}  {row.skipped}", flush=True)
+    for row in measure_all(names, impls.split(",")):
+        rows.append(row)
+        write_results(sorted(rows, key=lambda row: names.index(row.use)), path)  # each time, in case it is interrupted
+        numbers = (row.called_ms, row.captured_ms, row.peak_mib, row.first_s)
+        cells = "".join(f"{'' if number is None else f'{number:.4g}':>10}" for number in numbers)
+        print(f"{row.use:26}{row.impl:11}{row.picked:11}{cells}  {row.skipped}", flush=True)
     write_json(describe_run(device, SEED, commit), path.with_suffix(".json"))
 
 
