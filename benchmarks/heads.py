@@ -17,8 +17,8 @@ rates, and to some tasks for the slower rivals.
 - **Time** of a training step of trunk and head is the median of 20, heads in turn in one process, on one core; on two
   for the head alone on 200 tokens of 384 features.
 
-Every run is a row of `results/heads/runs.csv`. Runs are resumed where they stopped. Several processes may share them:
-`--tasks` and `--heads` name what one of them does. `--report` makes tables and the picture from the file alone.
+Every run is a row of `results/heads/runs.csv`; those that are there are not trained again. Several processes may share
+them: `--tasks` and `--heads` name what one of them does. `--report` makes tables and the picture from the file alone.
 SST and MiniLM are read from the folder `CAPSROUTE_DATA`: `sst/trees`, and the encoder as `minilm`.
 """
 
@@ -39,6 +39,7 @@ from torch.nn.functional import cross_entropy
 
 from heads_models import HEADS, count, make_head
 from heads_report import FOLDER, write_report, write_runs
+from heads_report import read_runs as read_stored_runs
 from heads_tasks import TASKS, Convolutions, Split, Task, load_splits
 from records import describe_run, write_json
 
@@ -48,7 +49,7 @@ SEEDS, FIRST_SEEDS = range(5), range(2)
 BATCH = 32
 MOMENTS = (100, 300)  # steps after which accuracy is measured, besides the last one
 SHARE = 0.3  # of the places of a test sample that are removed, or added from another sample
-WORK = Path("runs/heads")  # data, weights and rows of single runs
+WORK, STORED = Path("runs/heads"), ("runs", "tests")  # data, and weights and rows of single runs
 
 
 class Model(nn.Module):
@@ -157,12 +158,19 @@ def run_all(names: list[str], heads: list[str], data: Path) -> None:
 
 
 def read_runs() -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((WORK / "runs").glob("*.json"))]
+    """Return a row for every run: those that are stored, with test accuracy, and those trained and tested since."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    trained = (json.loads(path.read_text()) for stage in STORED for path in sorted((WORK / stage).glob("*.json")))
+    for row in (*read_table(), *trained):
+        key = tuple(row[name] for name in ("task", "head", "rate", "seed"))
+        found[key] = found.get(key, {}) | row
+    return list(found.values())
 
 
-def read_tests() -> dict[tuple[str, str, float, int], dict[str, float]]:
-    paths = (WORK / "tests").glob("*.json")
-    return {(r["task"], r["head"], r["rate"], r["seed"]): r for r in (json.loads(p.read_text()) for p in paths)}
+def read_table() -> list[dict[str, Any]]:
+    """Return the stored rows with numbers for text."""
+    words = ("task", "head")
+    return [{k: v if k in words else json.loads(v.lower()) for k, v in r.items() if v} for r in read_stored_runs()]
 
 
 def test_all(names: list[str], heads: list[str], data: Path) -> None:
@@ -175,8 +183,7 @@ def test_all(names: list[str], heads: list[str], data: Path) -> None:
             rates = final_rates(rows, name, head)
             for row in (r for r in rows if (r["task"], r["head"]) == (name, head) and r["rate"] in rates):
                 run = f"{name}-{head}-{row['rate']:g}-{row['seed']}"
-                path = WORK / "tests" / f"{run}.json"
-                if path.exists():
+                if "test_all" in row:
                     continue
                 model = Model(TASKS[name], splits[0].x[:1].float(), head)
                 found = {key: row[key] for key in ("task", "head", "rate", "seed")}
@@ -185,7 +192,7 @@ def test_all(names: list[str], heads: list[str], data: Path) -> None:
                     found[f"test_{moment}"] = accuracy(model, splits[2])
                 found["test_removed"] = accuracy(model, splits[2], removed=True)
                 found["test_stray"] = accuracy(model, splits[2], stray=True)
-                path.write_text(json.dumps(found))
+                (WORK / "tests" / f"{run}.json").write_text(json.dumps(found))
 
 
 def measure_times(names: list[str], data: Path, n_repeats: int = 20) -> dict[str, dict[str, float]]:
@@ -238,14 +245,13 @@ def main() -> None:
 
 
 def collect_runs() -> None:
-    """Write the rows of all runs, trained and tested, as one file."""
-    rows, tests = read_runs(), read_tests()
-    for row in rows:
-        tested = tests.get((row["task"], row["head"], row["rate"], row["seed"]), {})
-        row["chosen"] = bool(tested) and row["rate"] == choose_rate(rows, row["task"], row["head"])
-        row |= {name: value for name, value in tested.items() if name.startswith("test_")}
+    """Write the rows of all runs as one file; those of earlier heads and of variants are never the chosen ones."""
+    rows = read_runs()
     order = {name: k for k, name in enumerate([*TASKS, *HEADS])}
-    rows.sort(key=lambda r: (order[r["task"]], order[r["head"]], r["rate"], r["seed"]))
+    for row in rows:
+        chosen = row["head"] in HEADS and "test_all" in row
+        row["chosen"] = chosen and row["rate"] == choose_rate(rows, row["task"], row["head"])
+    rows.sort(key=lambda r: (order[r["task"]], order.get(r["head"], len(order)), r["head"], r["rate"], r["seed"]))
     write_runs(rows)
 
 

@@ -1,7 +1,7 @@
 """A routing head: class capsules from the features of any backbone.
 
 Axes: `k` kinds of features, such as the depths of a transformer's hidden states; `m` parts found in each; `n` places;
-`i = (k, m)` inputs of routing; `j` classes; `c`, `d`, `h` as in routing; `...` batch.
+`v` numbers that describe a part; `i = (k, m)` inputs of routing; `j` classes; `c`, `d`, `h` as in routing; `...` batch.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,15 @@ SHARPNESS = 3.0
 BETA_SCALE = 4.0
 """Factor of benefits and costs: one over the slope of the logistic function, through which they get their inputs."""
 EPS = 0.1
-"""Least variance of a class: at first agreement changes little, and grows as the network learns larger votes."""
+"""Least variance of a part and of a class: agreement counts for more as the network learns larger votes."""
 
 
 class RoutingHead(nn.Module):
     """Routes the features of any number of places to class capsules, in place of pooling and a linear layer.
 
-    Each of `n_parts` parts is looked for in all places, by attention with a learned query. Its score and capsule are an
-    input of routing with parameters of its own; classes are found by agreement between parts.
+    Each place votes for the score and the capsule of each of `n_parts` parts, and belongs to those whose learned query
+    it fits and with whose votes it agrees. Parts are inputs of routing with parameters of their own; classes are found
+    by agreement between parts.
 
     Args:
         d_inp: Size of the features at a place.
@@ -45,7 +46,7 @@ class RoutingHead(nn.Module):
         layers: 1, or 2 to route through `n_capsules` capsules in between.
         n_capsules: Number of capsules between two layers.
         coordinates: Append its row and column to each location of a feature map, from -1 to 1.
-        n_iters: Iterations of the routing loop.
+        n_iters: Iterations of the loops that find parts and classes.
         impl: Implementation of routing, see [`route`][capsroute.route].
     """
 
@@ -77,11 +78,11 @@ class RoutingHead(nn.Module):
         if coordinates and n_kinds is not None:
             raise ValueError("coordinates: expected only for feature maps, which have no n_kinds")
         self.d_inp, self.n_classes, self.n_kinds, self.coordinates = d_inp, n_classes, n_kinds, coordinates
-        self.n_parts, self.capsule = n_parts, (d_cov, d_part)
+        self.n_parts, self.capsule, self.n_iters = n_parts, (d_cov, d_part), check_integer("n_iters", n_iters)
         self.embed = nn.Sequential(nn.Linear(d_inp + 2 * coordinates, d_hidden), nn.SiLU(), nn.LayerNorm(d_hidden))
         self.kind_emb = None if n_kinds is None else nn.Parameter(torch.empty(n_kinds, 1, d_hidden))
         self.attend = nn.Linear(d_hidden, n_parts, bias=False)
-        self.describe = nn.Linear(d_hidden, n_parts * (1 + d_cov * d_part))  # a part's score, and its capsule
+        self.describe = nn.Linear(d_hidden, n_parts * (1 + d_cov * d_part))  # scores of parts, and capsules
         sizes = [n_parts * (n_kinds or 1), *([n_capsules] if layers == 2 else []), n_classes]
         self.routings = nn.ModuleList()
         for k, (n_inp, n_out) in enumerate(pairwise(sizes)):
@@ -147,15 +148,15 @@ class RoutingHead(nn.Module):
     ) -> Credit:
         """Return how much each class used of each part at each place; `net` sums to the scores.
 
-        A place has the part's credit as far as the part attends to it. Axes are `[..., m, n, j]`, with kinds
+        A place has its share of the part's credit. Axes are `[..., m, n, j]`, with kinds
         `[..., k, m, n, j]`, for a feature map `[b, m, rows, columns, j]`. Samples that lie one after the other are
         padded, `[samples, m, n, j]`, and padding has no credit.
         """
-        a, mu, attention = self.parts(x, mask=mask, offsets=offsets, batch=batch, n_samples=n_samples)
+        a, mu, of_places = self.parts(x, mask=mask, offsets=offsets, batch=batch, n_samples=n_samples)
         *shares, scores = credit(self.routings, (a, mu))
         kinds = (self.n_parts,) if self.n_kinds is None else (self.n_kinds, self.n_parts)
-        places = tuple(x.shape[2:]) if isinstance(x, Tensor) and self._is_map(x) else (attention.shape[-1],)
-        shares = [t.unsqueeze(-2) * attention.unsqueeze(-1) for t in shares]  # [..., i, n, j]
+        places = tuple(x.shape[2:]) if isinstance(x, Tensor) and self._is_map(x) else (of_places.shape[-1],)
+        shares = [t.unsqueeze(-2) * of_places.unsqueeze(-1) for t in shares]  # [..., i, n, j]
         return Credit(*(t.unflatten(-2, places).unflatten(scores.ndim - 1, kinds) for t in shares), scores=scores)
 
     def parts(
@@ -186,18 +187,13 @@ class RoutingHead(nn.Module):
         hidden = linear(places) if self.kind_emb is None else linear(places) + self.kind_emb
         hidden = normalise(activate(hidden))  # [..., k, n, hidden]
         fit = self.attend(hidden)
-        if mask is not None:
-            fit = fit.masked_fill(~mask, torch.finfo(fit.dtype).min)
-        attention = fit.mT.softmax(-1).to(hidden.dtype)  # [..., k, m, n]
-        # describing a part's mean place equals the mean of descriptions, at a fraction of the products
-        mean = attention @ hidden  # [..., k, m, hidden]
-        weight, bias = (t.unflatten(0, (self.n_parts, -1)) for t in (self.describe.weight, self.describe.bias))
-        found = torch.einsum("...mh,mvh->...mv", mean, weight) + bias
-        a, mu = SHARPNESS * found[..., 0], found[..., 1:].unflatten(-1, self.capsule)
+        votes = self.describe(hidden).unflatten(-1, (-1, self.n_parts))  # [..., k, n, v, m]
+        found, shares = (t.to(hidden.dtype) for t in find_parts(fit, votes, mask, self.n_iters))
+        a, mu = SHARPNESS * found[..., 0, :], found[..., 1:, :].mT.unflatten(-1, self.capsule)
         if mask is not None:
             there = mask.any(-2)  # [..., 1, 1]; a sample without places has no parts
-            a, attention = a.masked_fill(~there, -torch.inf), attention * mask.mT
-        return a.flatten(-2), mu.flatten(-4, -3), attention.flatten(-3, -2)
+            a, shares = a.masked_fill(~there, -torch.inf), shares * mask
+        return a.flatten(-2), mu.flatten(-4, -3), shares.mT.flatten(-3, -2)
 
     def extra_repr(self) -> str:
         d_cov, d_part = self.capsule
@@ -233,6 +229,41 @@ class RoutingHead(nn.Module):
             x = append_coordinates(x) if self.coordinates else x
             x, mask = x.flatten(2).movedim(1, 2), None if mask is None else mask.flatten(-2)
         return x.unsqueeze(-3) if n_kinds is None else x, mask
+
+
+def find_parts(fit: Tensor, votes: Tensor, mask: Tensor | None, n_iters: int) -> tuple[Tensor, Tensor]:
+    """Return what places say of each part together, `[..., v, m]`, and each place's share in it, `[..., n, m]`.
+
+    The first shares are attention. Then places are divided between parts as in the E-step of routing, by their fit and
+    by how likely their votes are. A part of which there is less or more than of the mean part is scaled accordingly.
+
+    Args:
+        fit: How well each place fits the query of each part, `[..., n, m]`.
+        votes: What each place says of each part, `[..., n, v, m]`.
+        mask: True for places that count, `[..., n, 1]`.
+        n_iters: Number of times that shares are found.
+    """
+    dtype = torch.promote_types(votes.dtype, torch.float32)
+    fit, votes = fit.to(dtype), votes.to(dtype)
+    (shares, mean), scale = average_votes(fit, votes, mask), votes.new_ones(())
+    for _ in range(n_iters - 1):
+        squares = (votes - mean.unsqueeze(-3)).square()
+        sig2 = (shares.unsqueeze(-2) * squares).sum(-3) + EPS  # [..., v, m]
+        log_P = -(squares * (0.5 / sig2).unsqueeze(-3)).sum(-2) - 0.5 * sig2.log().sum(-2, keepdim=True)
+        log_R = (fit + log_P).log_softmax(-1)  # [..., n, m]
+        shares, mean = average_votes(log_R, votes, mask)
+        there = torch.ones_like(log_R[..., :1]) if mask is None else mask.to(dtype)
+        used = (log_R.exp() * there).sum(-2, keepdim=True)  # [..., 1, m]
+        scale = 2 * used / (used + there.sum(-2, keepdim=True).clamp(min=1) / fit.shape[-1])
+    return scale * mean, shares
+
+
+def average_votes(log_R: Tensor, votes: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return each place's share in each part, `[..., n, m]`, and the mean of the votes so weighted, `[..., v, m]`."""
+    if mask is not None:
+        log_R = log_R.masked_fill(~mask, torch.finfo(log_R.dtype).min)
+    shares = log_R.softmax(-2)
+    return shares, (shares.unsqueeze(-2) * votes).sum(-3)  # einsum would copy votes to another layout
 
 
 def append_coordinates(x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from capsroute import Capsules, RoutingHead
+from capsroute.heads import EPS, SHARPNESS
 
 D, CLASSES, KINDS, PARTS = 6, 3, 2, 5
 """Sizes of small heads."""
@@ -59,6 +60,42 @@ def test_list_of_hidden_states_equals_their_stack() -> None:
     mask = torch.rand(4, 7) < 0.7
     assert_equal(head(states, mask=mask), head(torch.stack(states, 1), mask=mask))
     assert_equal(head(tuple(states)), head(torch.stack(states, 1)))
+
+
+@pytest.mark.parametrize("n_iters", [1, 2, 3])
+def test_parts_by_hand(n_iters: int) -> None:
+    """Places one by one, parts one by one, as docs/heads.md has it."""
+    head, x = make_head(n_iters=n_iters), features(7, D)
+    hidden, size = head.embed(x), 1 + 4  # a score, and a capsule of four numbers
+    votes = head.describe(hidden).view(7, size, PARTS)
+    fit = head.attend(hidden)
+    shares, scale = fit.softmax(0), torch.ones(PARTS).double()
+    for _ in range(n_iters - 1):
+        log_R = fit.clone()
+        for m in range(PARTS):
+            mean = shares[:, m] @ votes[:, :, m]
+            sig2 = shares[:, m] @ (votes[:, :, m] - mean) ** 2 + EPS
+            log_R[:, m] += torch.distributions.Normal(mean, sig2.sqrt()).log_prob(votes[:, :, m]).sum(-1)
+        R = log_R.softmax(1)
+        shares, scale = R / R.sum(0), 2 * R.sum(0) / (R.sum(0) + 7 / PARTS)
+    found = scale * torch.einsum("nm,nvm->vm", shares, votes)
+    a, mu, of_places = head.parts(x)
+    torch.testing.assert_close(a, SHARPNESS * found[0])
+    torch.testing.assert_close(mu[:, 0], found[1:].T)
+    torch.testing.assert_close(of_places, shares.T)
+
+
+def test_a_place_that_disagrees_counts_less() -> None:
+    """Its share in parts is less than by attention, and less the further off it is."""
+    head, x = make_head(n_parts=1), features(1, D).repeat(9, 1) + 0.1 * features(9, D)
+    with torch.no_grad():
+        head.attend.weight.zero_()  # all places fit alike: attention gives a ninth
+    shares = []
+    for distance in (0.0, 1.0, 2.0):
+        x[0] = x[1] + distance * torch.ones(D)
+        shares.append(head.parts(x)[2][0, 0].item())
+    assert shares[0] > shares[1] > shares[2]
+    assert shares[1] < 1 / 9
 
 
 def test_kinds_are_told_apart() -> None:
