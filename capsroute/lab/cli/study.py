@@ -101,7 +101,7 @@ def compare_settings(
     cluster = Cluster(*ray) if address else None
     rows = run_study(study, folder, environment, cluster, jobs=jobs, note=note, console=console)
     found = compare(rows, study.baseline)
-    title = f"{study.experiment}: validation accuracy, best first; differences from {study.baseline}"
+    title = f"{study.experiment}: validation accuracy in %, best first; differences from {study.baseline}"
     table = make_table("setting", *POINTS, "runs", "90% at step", title=title)
     for row in found:
         runs = f"{row['runs']}, {row['failed']} failed" if row["failed"] else str(row["runs"])

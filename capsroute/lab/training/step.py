@@ -136,11 +136,11 @@ class TrainingStep:
     @torch.no_grad()
     def climb(self, radius: float) -> None:
         """Move the parameters by a distance in the direction of their gradients."""
-        params = [p for p in self.model.parameters() if p.grad is not None]
-        grads: list[Any] = [p.grad for p in params]
-        norm = torch.stack([torch.linalg.vector_norm(g) for g in grads]).norm()
-        for p, grad in zip(params, grads, strict=True):
-            p.add_(grad * (radius / norm.clamp(min=EPS)))
+        params: list[Any] = [p for p in self.model.parameters() if p.grad is not None]
+        grads = [p.grad for p in params]
+        norm = torch.stack(torch._foreach_norm(grads)).norm()  # pyright: ignore[reportPrivateImportUsage]
+        step = torch._foreach_mul(grads, radius / norm.clamp(min=EPS))  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_add_(params, step)  # pyright: ignore[reportPrivateImportUsage]
 
     def fetch_batch(self) -> tuple[Inputs, Tensor, Tensor, Tensor]:
         """Return this process's mixed inputs, both targets, and the weight of the first."""
