@@ -175,7 +175,7 @@ def describe_run(seconds: float) -> dict[str, Any]:
     words = ["FOLDER" if before == "--encoder" else word for before, word in zip(sys.argv, sys.argv[1:], strict=False)]
     return {
         "seed": SEED,
-        "command": " ".join(["python results/deletion.py", *words]),
+        "command": " ".join([f"python results/{Path(sys.argv[0]).name}", *words]),
         "python": platform.python_version(),
         **{name: package_version(name) for name in ("capsroute", "torch", "numpy", "transformers")},
         "device": cpu_name(),
