@@ -55,9 +55,9 @@ def figure(content: str, caption: str = "", *, title: str = "", kind: str = "") 
     return Html(f'<figure class="{text(kind)}">{heading}{content}{below}</figure>')
 
 
-def panels(caption: str, *pictures: Html, kind: str = "panels") -> Html:
-    """Place pictures side by side: `panels`, as many as fit, or `tiles`, all of them, small."""
-    return figure(f'<div class="{kind}">{"".join(pictures)}</div>', caption)
+def panels(caption: str, *pictures: Html) -> Html:
+    """Place pictures side by side, as many as fit."""
+    return figure(f'<div class="panels">{"".join(pictures)}</div>', caption)
 
 
 def facts(values: Mapping[str, Any]) -> Html:

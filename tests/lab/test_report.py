@@ -1,9 +1,9 @@
-"""The report on images: its content, safety and behaviour on incomplete runs."""
+"""Reports: their content, safety and behaviour on incomplete runs."""
 
-import re
 from base64 import b64decode
 from html.parser import HTMLParser
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +12,19 @@ from PIL import Image
 from scipy.special import softmax
 
 from capsroute.lab.analysis.accuracy import GroupAccuracy, bootstrap_interval, wilson_interval
-from capsroute.lab.data import CATEGORIES, Pairs
-from capsroute.lab.formatting import duration
-from capsroute.lab.report.charts import BLUE, ORANGE, axis_floor, draw_curves
-from capsroute.lab.report.image_report import show_credit, toy_interval, write_image_report
-from capsroute.lab.report.sections import Answers, RunDetails
+from capsroute.lab.data import CATEGORIES, SENTIMENTS, Pairs
+from capsroute.lab.formatting import duration, readable
+from capsroute.lab.inference import Predictor
+from capsroute.lab.report.charts import BLUE, ORANGE, axis_floor, draw_accuracies, draw_curves
+from capsroute.lab.report.run_report import compare_accuracy
+from capsroute.lab.report.samples import Samples, show_credit, show_mistakes
+from capsroute.lab.report.sections import Answers, RunDetails, write_page
+from capsroute.lab.report.viewpoints import describe_view, show_viewpoints
+from capsroute.lab.training.task import Result
 from capsroute.nets import SmallNORB
 
 HOSTILE = "\"><script>alert('x')</script><img src=http://example.org/x.png>"
+CONTROL = "good \u202emovie\x07 \x1b[31m \ud83d and more"  # text direction, bell, terminal escape, lone surrogate
 
 
 class Page(HTMLParser):
@@ -56,7 +61,7 @@ DETAILS = RunDetails(
     title="A run",
     config={"batch": 20, "rates": (1e-5, 5e-4), "seed": 123_456, "note": HOSTILE},
     versions={"python": "3.11.0", "packages": {"torch": "2.8.0"}, "commit": "abc123"},
-    summary={"parameters": "271,688", "training time": duration(211.3), "weights": "final"},
+    facts={"parameters": "271,688", "training time": duration(211.3), "weights": "final"},
     training=log(40),
     validation=log(4),
     trained="on things with mixup",
@@ -64,7 +69,7 @@ DETAILS = RunDetails(
 )
 
 
-def inputs(size: int = 48, wrong: int = 30) -> tuple[Answers, Pairs]:
+def make_pairs(size: int = 48, wrong: int = 30) -> tuple[Answers, Pairs]:
     """Return a test split of 5 x 5 toys at 18 azimuths, some pairs of two toys classified wrong."""
     grid = np.mgrid[:5, :5, :2, :18, :1].reshape(5, -1)
     category, info = grid[0], grid[1:].T * [1, 1, 2, 1]
@@ -76,27 +81,80 @@ def inputs(size: int = 48, wrong: int = 30) -> tuple[Answers, Pairs]:
     return Answers(category, softmax(scores, 1), CATEGORIES, "pairs"), Pairs(images, category, info)
 
 
+def make_sentences() -> tuple[Answers, list[str]]:
+    """Return 600 sentences; the answers to the last 100 and to the first 40 are a class too high."""
+    true = np.arange(600) % 5
+    predicted = true.copy()
+    for some in (slice(500, 600), slice(0, 40)):
+        predicted[some] = (true[some] + 1) % 5
+    scores = 3 * np.eye(5)[predicted]
+    scores[510] *= 4  # the worst mistake
+    scores[0] *= 1.001  # the next: how the same scores round depends on the machine
+    return Answers(true, softmax(scores, 1), SENTIMENTS, "sentences"), [f"film {k} ." for k in range(600)]
+
+
+def name_pairs(pairs: Pairs) -> Samples:
+    names = [describe_view(pairs, k) for k in range(len(pairs.category))]
+    return Samples("images", [list(pair) for pair in pairs.images], names)
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """A report with the credit of a narrow and untrained network."""
-    network = SmallNORB(n_parts=5, n_channels=4).eval()
-    return Page(write_image_report(tmp_path_factory.mktemp("run"), DETAILS, *inputs(), network))
+    """A report on pairs, with the credit of a narrow and untrained network."""
+    answers, pairs = make_pairs()
+    predictor = Predictor(SmallNORB(n_parts=5, n_channels=4).eval())
+    samples = name_pairs(pairs)
+    sections = [
+        show_viewpoints(answers, pairs),
+        show_mistakes(answers, samples),
+        show_credit(answers, samples, predictor),
+    ]
+    return Page(write_page(tmp_path_factory.mktemp("run"), DETAILS, answers, sections))
+
+
+@pytest.fixture(scope="module")
+def judge() -> Predictor:
+    return Predictor("treebank")
+
+
+@pytest.fixture(scope="module")
+def text_page(tmp_path_factory: pytest.TempPathFactory, judge: Predictor) -> Page:
+    """A report on sentences, some of which mean harm."""
+    answers, texts = make_sentences()
+    texts[510] = f"A bad film {HOSTILE} ."
+    texts[:3] = [HOSTILE, CONTROL, "word " * 5000]
+    answers.probabilities[:3] = np.eye(5)[answers.predicted[:3]]
+    samples = Samples("texts", texts, texts)
+    sections = [show_mistakes(answers, samples), show_credit(answers, samples, judge)]
+    return Page(write_page(tmp_path_factory.mktemp("run"), DETAILS, answers, sections))
 
 
 def decode(image: dict[str, str | None]) -> Image.Image:
     return Image.open(BytesIO(b64decode((image["src"] or "").partition("base64,")[2])))
 
 
-def test_headline_has_accuracy_and_both_intervals(page: Page) -> None:
-    answers, pairs = inputs()
-    assert answers.hit.sum() == 870
-    assert "96.67%" in page.text
-    assert "870 of 900 test pairs" in page.text
-    bootstrapped = bootstrap_interval(answers.hit, pairs.category, pairs.instance)
-    for low, high in (wilson_interval(870, 900), bootstrapped):
-        assert f"{low:.2%} to {high:.2%}" in page.text
-    for said in ("chance, 5 classes 20.00%", "parameters 271,688", "training time 3 min 31 s", "weights final"):
+def test_headline_has_accuracy_and_facts(page: Page) -> None:
+    assert make_pairs()[0].hit.sum() == 870
+    for said in ("96.67% 870 of 900 test pairs", "parameters 271,688", "training time 3 min 31 s", "weights final"):
         assert said in page.text
+
+
+def test_accuracy_is_compared_with_intervals_and_guesses() -> None:
+    answers, pairs = make_pairs()
+    over = {
+        "images": wilson_interval(870, 900),
+        "instances": bootstrap_interval(answers.hit, pairs.category, pairs.instance),
+    }
+    facts = compare_accuracy(answers, Result(870, 900, over), ordered=False)
+    for unit, (low, high) in over.items():
+        assert facts[f"95% interval over {unit}"] == f"{low:.2%} to {high:.2%}"
+    assert facts["chance, 5 classes"] == "20.00%"
+    answers, _ = make_sentences()
+    facts = compare_accuracy(answers, Result(460, 600, {}), ordered=True)
+    assert facts["always “very negative”, the commonest"] == "20.00%"
+    assert facts["at most one class from the true one"] == "95.33%"
+    two = Answers(answers.true % 2, answers.probabilities[:, :2], ("negative", "positive"), "sentences")
+    assert len(compare_accuracy(two, Result(1, 2, {}), ordered=True)) == 2
 
 
 def test_page_has_every_section(page: Page) -> None:
@@ -115,7 +173,7 @@ def test_page_has_every_section(page: Page) -> None:
 
 
 def test_page_loads_nothing(page: Page) -> None:
-    assert len(page.all("img")) == 2 + 4 + 12 + 6 * 5
+    assert len(page.all("img")) == 2 + 4 + 12 + 6 * 2
     for tag, attributes in page.tags:
         assert tag not in ("script", "link", "iframe", "object")
         for name in ("src", "href", "srcset"):
@@ -129,9 +187,8 @@ def test_pictures_have_alt_text_and_decode(page: Page) -> None:
     for image in page.all("img"):
         alt, picture = image["alt"] or "", decode(image)
         picture.load()
-        assert len(alt) > 10
-        if image["class"] == "chart" or alt.startswith("Left image"):
-            assert min(picture.size) >= 192
+        assert len(alt) >= 9
+        assert min(picture.size) >= 192
 
 
 def test_contents_link_to_headings_in_order(page: Page) -> None:
@@ -147,20 +204,39 @@ def test_settings_are_escaped(page: Page) -> None:
     assert not page.all("script")
 
 
-def test_worst_mistake_is_first_and_enlarged_without_smoothing(page: Page) -> None:
+def test_worst_mistake_is_first(page: Page, text_page: Page) -> None:
     assert "Pairs classified wrong: 30. Shown: 12, those with the highest probability" in page.text
     # pair 7 is instance 0 at the eighth azimuth
     worst = page.text.partition("highest first")[2]
-    assert worst.index("animal taken for human , 100.0% instance 0, azimuth 140°, elevation 30°, lighting 0") < 120
-    first = next(image for image in page.all("img") if (image["alt"] or "").startswith("Left image"))
-    shown = np.asarray(decode(first).convert("L"))
-    np.testing.assert_array_equal(shown, inputs()[1].images[7, 0].repeat(4, 0).repeat(4, 1))
+    view = "instance 0, azimuth 140°, elevation 30°, lighting 0"
+    assert worst.index(f"animal taken for human , 100.0% {view}") < 120
+    assert next(image for image in page.all("img") if "taken for" in (image["alt"] or ""))["alt"] == (
+        f"{view}: animal, taken for human."
+    )
+    assert "Sentences classified wrong: 140. Shown: 12, those with the highest probability" in text_page.text
+    rows = text_page.text.partition("predicted probability")[2].partition("Credit")[0]
+    assert rows.index("very negative negative 100.0%") < rows.index("A bad film") < rows.index("film 5 .")
+    assert rows.count("83.4%") == 8
 
 
-def test_credit_covers_right_and_wrong_answers(page: Page) -> None:
-    for column in ("left image", "used", "not used", "for and against", "for and against by kind of part"):
-        assert len(re.findall(rf"[a-z]+ \d\d\.\d%: {column}(?! by)\b", page.alts)) >= 3
-        assert f"animal taken for human 100.0%: {column}" in page.alts
+def test_credit_covers_right_and_wrong_answers(page: Page, text_page: Page) -> None:
+    for shown in (page, text_page):
+        assert "Right answers: up to 3" in shown.text
+        assert "Wrong answers: up to 3" in shown.text
+        assert shown.text.count("; true:") == 3
+    assert page.alts.count("The image") == page.alts.count("Net credit") == 6
+    words = text_page.all("span")
+    assert len([span for span in words if (span["style"] or "").endswith(",0.60)")]) >= 6  # one in each sentence
+
+
+def test_hostile_texts_are_escaped(text_page: Page) -> None:
+    assert HOSTILE in text_page.text
+    assert "good �movie� �[31m � and more" in text_page.text
+    assert "word word…" in text_page.text
+    assert not text_page.all("script")
+    assert len(text_page.all("img")) == 2  # the curves; the rest is text
+    for _, attributes in text_page.tags:
+        assert "onerror" not in attributes
 
 
 def test_confusion_is_counted_and_tinted(page: Page) -> None:
@@ -174,27 +250,28 @@ def test_confusion_is_counted_and_tinted(page: Page) -> None:
 
 def test_short_run_with_perfect_score_and_unknown_views(tmp_path: Path) -> None:
     """A run stopped after one row of its log, with nothing held out."""
-    answers, pairs = inputs(wrong=0)
+    answers, pairs = make_pairs(wrong=0)
     pairs.info[:] = -1
-    page = Page(write_image_report(tmp_path, DETAILS._replace(training=log(1), validation={}), answers, pairs))
+    details = DETAILS._replace(training=log(1), validation={})
+    sections = [show_viewpoints(answers, pairs), show_mistakes(answers, name_pairs(pairs))]
+    page = Page(write_page(tmp_path, details, answers, sections))
     assert "100.00%" in page.text
     assert "None: all 900 pairs were classified right." in page.text
     assert "There is no mistake." in page.text
     assert "toys and viewpoints of these pairs are unknown" in page.text
     assert "accuracy by azimuth" not in page.alts
-    assert "95% interval over" not in page.text
     assert "Nothing was held out" in page.text
     assert "training last 5.000." in page.alts
     assert "held out last" not in page.alts
 
 
 def test_missing_class_and_log_leave_their_places_empty(tmp_path: Path) -> None:
-    answers, pairs = inputs(size=29)
+    answers, pairs = make_pairs(size=29)
     there = pairs.category != 2
     pairs.info[:90, 2] = -1
     some = answers._replace(true=answers.true[there], probabilities=answers.probabilities[there])
     details = DETAILS._replace(training={}, validation={})
-    page = Page(write_image_report(tmp_path, details, some, pairs.take(there)))
+    page = Page(write_page(tmp_path, details, some, [show_viewpoints(some, pairs.take(there))]))
     section = page.text.rpartition("Learning curves")[2].partition("Confusion matrix")[0]
     assert section.strip() == "The run ended before it logged anything."
     assert "airplane 0 0 none none none" in page.text
@@ -210,15 +287,11 @@ def test_values_not_finite_leave_gaps() -> None:
 
 
 def test_credit_of_perfect_score_has_right_answers_only() -> None:
-    words = " ".join(show_credit(*inputs(size=29, wrong=0), SmallNORB(n_parts=2, n_channels=2).eval()).parts)
+    answers, pairs = make_pairs(size=29, wrong=0)
+    network = SmallNORB(n_parts=2, n_channels=2).eval()
+    words = " ".join(show_credit(answers, name_pairs(pairs), Predictor(network)).parts)
     assert "Right answers" in words
     assert "Wrong answers" not in words
-
-
-def test_equal_toys_have_no_interval() -> None:
-    found, sentence = toy_interval(np.ones(900, dtype=bool), inputs()[1])
-    assert not found
-    assert "toys that do not all score alike" in sentence
 
 
 @pytest.mark.parametrize(("low", "floor"), [(0.999, 98.0), (0.971, 97.0), (0.93, 92.0), (0.823, 80.0), (0.0, 0.0)])
@@ -232,3 +305,36 @@ def test_axis_floor_is_round_and_below_all_intervals(low: float, floor: float) -
 )
 def test_duration_has_two_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a film", "a film"),
+        ("  a\n\nb\tc \u2028 d\x1fe ", "a b c d e"),
+        ("", "(empty)"),
+        (" \r\n ", "(empty)"),
+        ("one two three four", "one two…"),
+        ("one two three,", "one two…"),
+        ("a" * 30, "a" * 11 + "…"),
+        (" " * 90 + "b " * 50, "b b b b b b…"),
+        (" " * 500 + "far", "far"),
+        ("x\x00y\u202ez\ud800\ufffe", "x�y�z��"),
+        ("👩\u200d👧 é", "👩\u200d👧 é"),
+    ],
+)
+def test_readable_truncates_and_replaces_control_characters(text: str, shown: str) -> None:
+    assert readable(text, limit=12) == shown
+
+
+def test_axis_labels_do_not_overlap() -> None:
+    labels = ["≤5", *(f"{k}1-{k + 1}0" for k in range(1, 8)), "101+"]
+    rows = {label: GroupAccuracy(k, 1, 2, 0.3, 0.7) for k, label in enumerate(labels)}
+    (axes,) = draw_accuracies("Words", rows, 0.5, 0.0).axes
+    axes.figure.canvas.draw()
+    across = [tick.get_window_extent() for tick in axes.get_xticklabels() if tick.get_text()]
+    down = [tick.get_window_extent() for tick in axes.get_yticklabels() if tick.get_text()]
+    assert len(across) >= 5
+    assert len(down) >= 5
+    assert all(left.x1 < right.x0 for left, right in pairwise(sorted(across, key=lambda box: box.x0)))
+    assert all(lower.y1 < upper.y0 for upper, lower in pairwise(down))

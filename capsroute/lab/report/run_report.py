@@ -1,14 +1,16 @@
 """The HTML report of a finished training run."""
 
 import math
-from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from lightning.fabric import Fabric
 
-from ...nets import SST
+from ..data.own import list_images
 from ..errors import UserError
-from ..formatting import duration
+from ..formatting import duration, interval, percent, readable
+from ..html import Section, paragraph
 from ..inference import Predictor
 from ..training.evaluate import score_run
 from ..training.experiments import make_task, read_config
@@ -17,10 +19,9 @@ from ..training.own import OwnTask
 from ..training.runs import RunFolder
 from ..training.task import Result
 from ..training.vision import Vision
-from .image_report import write_image_report
-from .own_report import write_own_report
-from .sections import Answers, RunDetails
-from .text_report import write_text_report
+from .samples import Samples, show_credit, show_mistakes
+from .sections import Answers, RunDetails, write_page
+from .viewpoints import describe_view, show_viewpoints
 
 DATA = {
     "smallnorb": "smallNORB",
@@ -47,6 +48,8 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
     task = make_task(read_config(run))
     saved, facts = run.read_json("config.json"), run.read_record()
     scores, result = score_run(run, task, fabric, progress=progress)
+    true, samples = find_samples(task)
+    answers = Answers(true, scores.double().softmax(1).numpy(), task.names, task.samples)
     seen, unseen = ("phrases", "sentences") if isinstance(task, Language) else ("images", "instances")
     if isinstance(task, OwnTask):
         seen = unseen = task.samples
@@ -55,7 +58,8 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
         title=f"{saved['experiment']}: {DATA.get(saved['data']) or Path(saved['data']).name}",
         config=saved,
         versions=facts,
-        summary={
+        facts=compare_accuracy(answers, result, ordered=isinstance(task, Language))
+        | {
             "parameters": f"{facts['parameters']:,}",
             "epochs": str(saved["epochs"]),
             "training time": duration(facts.get("seconds", math.nan)),
@@ -66,19 +70,41 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
         trained=f"on {seen} with {' and '.join(used)}" if used else f"on unaltered {seen}",
         held_out=f"{unseen} that were not trained on",
     )
-    probabilities = scores.double().softmax(1).numpy()
-    if isinstance(task, OwnTask):
-        answers = Answers(task.labels[task.rows("test")], probabilities, task.names, task.samples)
-        return write_own_report(run.path, details, answers, task, Predictor(run.path, device=fabric.device)), result
+    sections = [show_viewpoints(answers, task.pairs("test"))] if isinstance(task, Vision) else []
+    sections.append(show_mistakes(answers, samples))
+    try:
+        sections.append(show_credit(answers, samples, Predictor(run.path, device=fabric.device)))
+    except UserError as error:  # the encoder is not here, or the network is a baseline, which has no credit
+        sections.append(Section("Credit", [paragraph(f"Left out. {error}")]))
+    return write_page(run.path, details, answers, sections), result
+
+
+def find_samples(task: Vision | Language | OwnTask) -> tuple[np.ndarray, Samples]:
+    """Return the classes `[n]` of the test samples, and the samples."""
     if isinstance(task, Vision):
         pairs = task.pairs("test")
-        answers = Answers(pairs.category, probabilities, task.names, "pairs")
-        return write_image_report(run.path, details, answers, pairs, task.restore(run.model)), result
-    phrases, network, encoder = task.phrases("test"), task.restore(run.model), None
-    answers = Answers(phrases.label, probabilities, task.names, "sentences")
-    if not isinstance(network, SST):  # a baseline, which has no credit
-        network = None
-    else:
-        with suppress(UserError):  # a run can be reported where its encoder is missing: its scores are on disk
-            encoder = task.encoder()
-    return write_text_report(run.path, details, answers, phrases.text, network, encoder), result
+        names = [describe_view(pairs, k) for k in range(len(pairs.category))]
+        return pairs.category, Samples("images", [list(pair) for pair in pairs.images], names)
+    if isinstance(task, Language):
+        phrases = task.phrases("test")
+        return phrases.label, Samples("texts", phrases.text, phrases.text)
+    rows = task.rows("test")
+    items: list[Any] = [task.data.items[k] for k in rows]
+    names = [task.data.places[k] for k in rows]
+    if task.kind == "images":  # their files, in the place of what preprocessing has made of them
+        listed = list_images(Path(task.config.data), task.config.group_by)
+        files = dict(zip(listed.places, listed.items, strict=True))
+        items = [files[place] for place in names]
+    return task.labels[rows], Samples(task.kind, items, items if task.kind == "texts" else names)
+
+
+def compare_accuracy(answers: Answers, result: Result, *, ordered: bool) -> dict[str, str]:
+    """Return what a test accuracy is to be compared with: its intervals, simple guesses, and near misses."""
+    facts = {f"95% interval over {unit}": interval(bounds) for unit, bounds in result.intervals.items()}
+    shares = np.bincount(answers.true) / len(answers.true)
+    facts[f"always “{readable(answers.names[int(shares.argmax())])}”, the commonest"] = percent(shares.max())
+    facts[f"chance, {len(answers.names)} classes"] = percent(1 / len(answers.names))
+    if ordered and len(answers.names) > 2:
+        near = float((np.abs(answers.predicted - answers.true) <= 1).mean())
+        facts["at most one class from the true one"] = percent(near)
+    return facts

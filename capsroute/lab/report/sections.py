@@ -1,4 +1,4 @@
-"""Sections that reports on images and on texts share, and the frame they stand in."""
+"""Sections that all reports have, and the page they stand on."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..analysis.accuracy import confusion_matrix, wilson_interval
-from ..formatting import flat, interval, percent, plain
-from ..html import Html, Section, facts, figure, folded, page, panels, paragraph, table, text, tint
+from ..formatting import flat, interval, percent, plain, readable
+from ..html import Section, facts, figure, folded, page, panels, paragraph, table, text, tint
 from . import charts
 from .charts import BLUE, ORANGE, Log, embed_chart
 
-N_CREDITED = 3
-CREDIT = {
-    "right": f"Right answers: up to {N_CREDITED}, evenly spaced through the test split.",
-    "wrong": f"Wrong answers: up to {N_CREDITED}, those with the highest probability.",
-}
+INTERVALS = (
+    "An interval over samples (Wilson) takes each for an independent trial. Samples of one instance or group are "
+    "correlated; an interval over these (bootstrap) says what others of them might give. No interval says what "
+    "training with another seed would give."
+)
 
 
 class RunDetails(NamedTuple):
@@ -25,7 +25,7 @@ class RunDetails(NamedTuple):
     title: str
     config: Mapping[str, Any]
     versions: Mapping[str, Any]
-    summary: Mapping[str, str]  # more facts for the top
+    facts: Mapping[str, str]  # shown below the accuracy
     training: Log  # a row for each window of batches
     validation: Log  # a row for each epoch; empty where nothing was held out
     trained: str  # on what the training log was measured
@@ -51,35 +51,21 @@ class Answers(NamedTuple):
     def describe(self, which: int) -> tuple[str, str, str]:
         """Return the true class of a sample, the predicted class, and its probability."""
         true, predicted = int(self.true[which]), int(self.probabilities[which].argmax())
-        return self.names[true], self.names[predicted], f"{100 * self.probabilities[which, predicted]:.1f}%"
+        probability = f"{100 * self.probabilities[which, predicted]:.1f}%"
+        return readable(self.names[true]), readable(self.names[predicted]), probability
 
     def worst(self, n: int) -> list[int]:
         """Return at most n wrong answers, those with the highest probability first."""
         wrong = np.flatnonzero(~self.hit)
         return wrong[np.argsort(-self.probabilities.max(1)[wrong], kind="stable")[:n]].tolist()
 
-    def credited(self) -> dict[str, list[int]]:
-        """Return the samples whose credit is shown, see `CREDIT`."""
-        right = np.flatnonzero(self.hit)
-        places = ((np.arange(N_CREDITED) + 0.5) / N_CREDITED * len(right)).astype(int)
-        spread = right[np.unique(places)] if len(right) else right
-        return {"right": spread.tolist(), "wrong": self.worst(N_CREDITED)}
 
-
-def write_page(
-    folder: Path,
-    details: RunDetails,
-    answers: Answers,
-    more: Mapping[str, str],
-    note: str,
-    sections: Sequence[Section],
-) -> Path:
+def write_page(folder: Path, details: RunDetails, answers: Answers, sections: Sequence[Section]) -> Path:
     """Write `folder/report.html` in place of an earlier one, and return its path.
 
-    The interval, more facts, and the note on what they cover, follow the accuracy; the given sections follow the
-    confusion matrix.
+    The given sections follow accuracy, learning curves and confusion matrix.
     """
-    shared = [_headline(answers, more, note, details.summary), _learning_curves(details), _confusion(answers)]
+    shared = [_headline(details, answers), _learning_curves(details), _confusion(answers)]
     content = page(details.title, [*shared, *sections, _settings(details)], "Written by capsroute report.")
     # settings and texts may hold lone surrogates, which UTF-8 cannot encode
     path = Path(folder) / "report.html"
@@ -87,24 +73,10 @@ def write_page(
     return path
 
 
-def mistakes_section(answers: Answers, n_shown: int, *shown: Html) -> Section:
-    """Return the section of the worst mistakes: how many samples were classified wrong, and those that are shown."""
-    n_wrong = int((~answers.hit).sum())
-    sentence = f"None: all {len(answers.hit):,} {answers.samples} were classified right."
-    if n_wrong:
-        sentence = (
-            f"{answers.samples.capitalize()} classified wrong: {n_wrong:,}. Shown: {n_shown}, those with the highest "
-            "probability (softmax of the scores) on the wrong class, highest first."
-        )
-    return Section("Worst mistakes", [paragraph(sentence), *(shown if n_wrong else ())])
-
-
-def _headline(answers: Answers, more: Mapping[str, str], note: str, summary: Mapping[str, str]) -> Section:
-    right, total, n_classes = int(answers.hit.sum()), len(answers.hit), len(answers.names)
-    independent = {f"95% interval, were {answers.samples} independent": interval(wilson_interval(right, total))}
-    shown = independent | dict(more) | {f"chance, {n_classes} classes": percent(1 / n_classes)} | dict(summary)
+def _headline(details: RunDetails, answers: Answers) -> Section:
+    right, total = int(answers.hit.sum()), len(answers.hit)
     sentence = f"{right:,} of {total:,} test {answers.samples} classified right."
-    parts = [paragraph(percent(right / total), "big"), paragraph(sentence), facts(shown), paragraph(note)]
+    parts = [paragraph(percent(right / total), "big"), paragraph(sentence), facts(details.facts), paragraph(INTERVALS)]
     return Section("Test accuracy", parts)
 
 
