@@ -89,8 +89,8 @@ def find_samples(task: Vision | Language | OwnTask) -> tuple[np.ndarray, Samples
         phrases = task.phrases("test")
         return phrases.label, Samples("texts", phrases.text, phrases.text)
     rows = task.rows("test")
-    items: list[Any] = [task.data.items[k] for k in rows]
-    names = [task.data.places[k] for k in rows]
+    items: list[Any] = [task.data.items[int(k)] for k in rows]
+    names = [task.data.places[int(k)] for k in rows]
     if task.kind == "images":  # their files, in the place of what preprocessing has made of them
         listed = list_images(Path(task.config.data), task.config.group_by)
         files = dict(zip(listed.places, listed.items, strict=True))
