@@ -1,0 +1,74 @@
+"""Hidden states of frozen encoders for `benchmarks/texts.py`: encoded once, kept on disk, read in batches.
+
+Axes: b texts, k depths, n tokens, d the encoder's width.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capsroute.lab.encoders import Encoder, batch_by_length
+
+MAX_TOKENS, BATCH_TOKENS = 96, 2048
+N_SAMPLE = 600  # training texts whose states standardise all
+
+
+class States(NamedTuple):
+    """Standardised states of texts, one after the other without padding."""
+
+    flat: Tensor  # [k, tokens, d], bfloat16
+    starts: Tensor  # of each text, and the end, [texts + 1]
+
+    def batch(self, rows: Tensor, depths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return states `[b, k, n, d]`, or `[b, n, d]` of one depth, and the mask `[b, n]` of some texts."""
+        starts, lengths = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
+        places = torch.arange(int(lengths.max()))
+        mask = places < lengths[:, None]
+        at = starts[:, None] + torch.where(mask, places, 0)
+        found = [self.flat[depth][at] for depth in depths]
+        return found[0] if len(depths) == 1 else torch.stack(found, 1), mask
+
+    def means(self) -> Tensor:
+        """Return the mean over tokens of each text at each depth, `[texts, k, d]` in float32."""
+        lengths = self.starts.diff()
+        sums = [torch.segment_reduce(plane.float(), "sum", lengths=lengths) for plane in self.flat]
+        return torch.stack(sums, 1) / lengths[:, None, None]
+
+
+def load_states(encoder: Path, texts: Sequence[str], n_training: int, path: Path) -> States:
+    """Return the states of texts, the first of which, for training, standardise all; encoded on first use."""
+    table = path.with_suffix(".npy")
+    if not table.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_states(Encoder(encoder, max_tokens=MAX_TOKENS), texts, n_training, path, table)
+    depth, *ends = np.load(table).tolist()
+    flat = torch.from_numpy(np.memmap(path, np.int16, "c").reshape(depth, ends[-1], -1))
+    return States(flat.view(torch.bfloat16), torch.tensor([0, *ends]))
+
+
+@torch.no_grad()
+def write_states(encoder: Encoder, texts: Sequence[str], n_training: int, path: Path, table: Path) -> None:
+    """Write states `[k, tokens, d]`, and then a table: the number of depths, and where each text ends."""
+    ids = encoder.tokenize(texts)
+    ends = np.cumsum([len(row) for row in ids])
+    file = np.memmap(path, np.int16, "w+", shape=(encoder.depth, int(ends[-1]), encoder.d_emb))
+    flat = torch.from_numpy(file).view(torch.bfloat16)
+    sample = range(0, n_training, max(1, n_training // N_SAMPLE))
+    known = torch.cat([states for _, states in encode(encoder, [ids[k] for k in sample])])
+    mean, std = known.mean(0), known.std(0).clamp(min=1e-3)  # [k, d]; a feature may be constant
+    for k, states in encode(encoder, ids):
+        flat[:, ends[k] - len(states) : ends[k]] = ((states - mean) / std).movedim(1, 0).bfloat16()
+    file.flush()
+    np.save(table, np.array([encoder.depth, *ends]))
+
+
+def encode(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Iterator[tuple[int, Tensor]]:
+    """Yield the index of each text and its states `[n, k, d]`, of texts of about the same length together."""
+    for rows in batch_by_length([len(row) for row in ids], BATCH_TOKENS):
+        with torch.autocast("cpu", torch.bfloat16):
+            mask, states = encoder.encode([ids[k] for k in rows])
+        yield from zip(rows, (own[there] for own, there in zip(states.float(), mask.bool(), strict=True)), strict=True)

