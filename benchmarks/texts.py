@@ -5,13 +5,13 @@ Does routing all layers of a frozen encoder help, with a real encoder? The proto
 - **Encoders**: all-MiniLM-L6-v2, 7 hidden states of 384, and all-mpnet-base-v2, 13 of 768, both frozen. They run under
   autocast to bfloat16, and states, standardised by training texts, are stored as bfloat16: on 96 sentences each is off
   by less than a hundredth of a standard deviation.
-- **Tasks**: SST-5/R and SST-2/R, trained on **root sentences alone**, 8,544 and 6,920 of them, where the paper trains on
+- **Tasks**: SST-5/R and SST-2/R, trained on **root sentences alone**, 8,544 and 6,920, where the paper trains on
   all phrases; and three tasks of `texts_tasks.py`, with sentences of packages of PyPI.
 - **Heads**: a linear probe of the mean over tokens, for every depth; mean pooling, attention pooling and `RoutingHead`
   at the best depth, which is the one whose probe has the highest validation accuracy; the same three over depths, which
-  are kinds for `RoutingHead`, and routing as in the paper. Over depths means all 7 of MiniLM, and every second one, 7 of
-  13, of mpnet, to fit a shared core of a CPU. There `RoutingHead` has 16 parts for each depth, and 64 at one depth, its
-  default. Rivals are those of `heads_models.py`, as wide as gives them the same number of parameters within a tenth.
+  are kinds for `RoutingHead`, and routing as in the paper. Over depths means all 7 of MiniLM and 7 of the 13 of mpnet,
+  every second one, to fit a shared core of a CPU. There `RoutingHead` has 16 parts for each depth, and 64 at one depth,
+  its default. Rivals are those of `heads_models.py`, as wide as gives them as many parameters within a tenth.
 - **Training**: AdamW with PyTorch's defaults, batches of 32, two epochs and at least 200 steps, the rate falling
   linearly to zero. The product of states and the first layer is in bfloat16 for all heads. A seed gives the initial
   weights and the order of texts, which is the same for all heads.
