@@ -1,79 +1,63 @@
 """Atomic file writes: a reader finds the old content or the new, never a part of it; arrays have checksums.
 
-What a killed process leaves behind is removed by the next one that writes the same file: a living writer holds a lock.
+What a killed process leaves behind is removed by the next one that writes the same file.
 """
 
-import glob
 import os
 import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 import numpy as np
-from filelock import FileLock, lock_descriptor
+from filelock import FileLock
 
 CHUNK = 1 << 22  # bytes
 
 
 @contextmanager
+def reserve_name(target: Path) -> Iterator[Path]:
+    """Yield a free name beside `target`, for what is renamed to it; one process at a time has it, and others wait."""
+    lock, temporary = FileLock(target.with_name(f".{target.name}.lock")), target.with_name(f".{target.name}.tmp")
+    with lock:
+        remove(temporary)  # left by a process that was killed
+        try:
+            yield temporary
+        finally:
+            remove(temporary)
+            Path(lock.lock_file).unlink(missing_ok=True)  # processes that wait for it notice, and make another
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if there is one."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` that replaces it when the block ends without an error."""
-    _remove_abandoned(path)
-    handle, name = _create_temporary(path)
     try:
-        with open(handle, "wb") as file:
+        with reserve_name(path) as temporary, temporary.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)  # mkstemp makes files that only their owner can read
-            os.replace(name, path)  # while it is open, and so locked
+            os.replace(temporary, path)
     except OSError as error:
         error.filename = str(path)  # a full disk's error has none
         raise
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _create_temporary(path: Path) -> tuple[int, str]:
-    """Create a locked file beside `path`; returns its descriptor and name."""
-    while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
-        with suppress(OSError):  # some network file systems have no locks, and nothing is removed there
-            lock_descriptor(handle)
-        if os.fstat(handle).st_nlink:  # nobody removed it before it was locked
-            return handle, name
-        os.close(handle)
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove temporary files of `path` whose writers were killed."""
-    for name in glob.glob(f"{glob.escape(str(path))}.*.tmp"):
-        with suppress(OSError), open(name, "rb") as file:
-            if lock_descriptor(file.fileno(), blocking=False):
-                os.unlink(name)
 
 
 @contextmanager
 def staging_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `target`, in which its content is made before it is renamed.
-
-    One process at a time has it; others wait. What a killed one left in it is removed.
-    """
-    lock, staging = FileLock(target.with_name(f".{target.name}.lock")), target.with_name(f".{target.name}.tmp")
-    with lock:
-        shutil.rmtree(staging, ignore_errors=True)
+    """Yield an empty folder beside `target`, in which its content is made before it is renamed."""
+    with reserve_name(target) as staging:
         staging.mkdir()
-        try:
-            yield staging
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-            Path(lock.lock_file).unlink(missing_ok=True)
+        yield staging
 
 
 def write_atomically(path: Path, data: bytes) -> None:

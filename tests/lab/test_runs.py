@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -177,16 +178,22 @@ def test_damaged_log_is_named(run: RunFolder) -> None:
 
 
 def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    file, other = tmp_path / "file", tmp_path / "other"
-    (tmp_path / "file.killed.tmp").write_bytes(b"left")
-    (tmp_path / "other.killed.tmp").write_bytes(b"left")
-    with atomic_write(file) as one:
-        one.write(b"one")
-        write_atomically(file, b"two")  # while another writer is alive
-    assert file.read_bytes() == b"one"
-    assert {path.name for path in tmp_path.iterdir()} == {"file", "other.killed.tmp"}
-    write_atomically(other, b"")
+    file, other = tmp_path / "file", tmp_path / ".other.tmp"
+    (tmp_path / ".file.tmp").write_bytes(b"left")
+    other.write_bytes(b"left")
+    with ThreadPoolExecutor(1) as pool:
+        with atomic_write(file) as one:
+            later = pool.submit(write_atomically, file, b"two")  # waits while another writer is alive
+            one.write(b"one")
+            assert not file.exists()
+        later.result()
+    assert file.read_bytes() == b"two"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", other.name}
+    with pytest.raises(ZeroDivisionError), atomic_write(file) as one:
+        one.write(bytes(1 // 0))
+    assert file.read_bytes() == b"two"
+    other.unlink()
     (tmp_path / ".folder.tmp" / "part").mkdir(parents=True)
     with staging_folder(tmp_path / "folder") as staging:
         assert not list(staging.iterdir())
-    assert {path.name for path in tmp_path.iterdir()} == {"file", "other"}
+    assert {path.name for path in tmp_path.iterdir()} == {"file"}
