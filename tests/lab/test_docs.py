@@ -76,7 +76,7 @@ def test_readme_example_has_ten_lines_and_runs(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "torch.Size([2, 10]) torch.Size([2, 10, 4, 4]) torch.Size([2, 10, 4, 4])\n"
 
 
-@pytest.mark.parametrize("name", ["index", "credit", "design", "heads", "own_model", "predict"])
+@pytest.mark.parametrize("name", ["index", "credit", "design", "heads", "language_models", "own_model", "predict"])
 def test_python_blocks_run(name: str) -> None:
     namespace: dict[str, Any] = {}
     for block in code_blocks(ROOT / f"docs/{name}.md", "python"):
