@@ -8,11 +8,13 @@ import csv
 import json
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import torch
 from deletion import describe_run
+from matplotlib.patches import Patch
 from sklearn.decomposition import PCA
 from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import make_pipeline
@@ -25,6 +27,7 @@ from capsroute.lab.report.charts import (
     BLUE,
     FAINT,
     GREEN,
+    GRID,
     HALF,
     INK,
     LEGEND,
@@ -39,8 +42,9 @@ OUT = Path(__file__).parent / "poses"
 AUTHOR = "official_checkpoints/smallNORB_pretrained_model_state_dict.pt"
 N_COMPONENTS, N_LIGHTINGS, BATCH, EYE = 16, 6, 50, 12
 PENALTIES = np.logspace(-2, 4, 13)
-TARGETS = {"elevation": "variance explained", "azimuth": "variance explained", "lighting": "found (chance 17%)"}
-FEATURES = {  # of which the first three of a network are drawn
+TARGETS = {"elevation": "variance explained", "azimuth": "variance explained", "lighting": "found, by chance 17"}
+TESTS = ("unseen toy", "unseen views")
+FEATURES = {
     "pose": "pose of the class capsule, 16",
     "pooled16": "pooled features, 16 components",
     "pooled": "pooled features, all 64",
@@ -108,41 +112,52 @@ def measure(pairs: Pairs) -> Iterator[dict[str, str | int | float]]:
             for category in np.unique(pairs.category):
                 own = pairs.category == category
                 for toy in np.unique(pairs.instance[own]):
-                    known = pairs.instance[own] != toy
-                    row = {"network": network, "features": f"{kind}{n_components or ''}"}
-                    row |= {"category": int(category), "instance": int(toy)}
-                    for target, y in targets.items():
-                        found = read_linearly(x[own], y[own], known, n_components)
-                        score = judge(target, found, y[own][~known], y[own][known].mean(0))
-                        row[target] = round(score, 5)
-                    yield row
+                    for test, rows, known in split_views(np.flatnonzero(own), pairs.instance, toy):
+                        row = {"test": test, "network": network, "features": f"{kind}{n_components or ''}"}
+                        row |= {"category": int(category), "instance": int(toy)}
+                        for target, y in targets.items():
+                            found = read_linearly(x[rows], y[rows], known, n_components)
+                            score = judge(target, found, y[rows][~known], y[rows][known].mean(0))
+                            row[target] = round(score, 5)
+                        yield row
 
 
-def summarise(rows: list[dict[str, str]], target: str) -> dict[tuple[str, str], tuple[float, float]]:
+def split_views(own: np.ndarray, instance: np.ndarray, toy: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield tests by name, with their rows and which of these a readout learns from: other toys, or half the views."""
+    yield "unseen toy", own, instance[own] != toy
+    rows = own[instance[own] == toy]
+    yield "unseen views", rows, np.random.default_rng(int(toy)).permutation(len(rows)) < len(rows) // 2
+
+
+def summarise(rows: list[dict[str, str]], test: str, target: str) -> dict[tuple[str, str], tuple[float, float]]:
     """Return the mean and standard error over toys, in per cent, by network and kind of features."""
     groups: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["test"] == test):
         groups.setdefault((row["network"], row["features"]), []).append(100 * float(row[target]))
     return {key: (float(np.mean(v)), float(np.std(v, ddof=1) / np.sqrt(len(v)))) for key, v in groups.items()}
 
 
 def draw(rows: list[dict[str, str]]) -> bytes:
-    """Draw a panel for each of what is read, a bar for each kind of features."""
-    figure, (panels,) = new_axes(2 * HALF, 4.2, 1, 3, sharey=True)
+    """Draw a panel for each test and each of what is read, a bar for each kind of features; none is drawn below zero."""
+    figure, grid = new_axes(2 * HALF, 7.6, len(TESTS), len(TARGETS), sharey=True)
     colours = {"ours": BLUE, "author": GREEN, "untrained": FAINT, "": ORANGE}
-    for axes, (target, how) in zip(panels, TARGETS.items(), strict=True):
-        found = summarise(rows, target)
-        bars = [(network, kind) for kind in FEATURES for network in NETWORKS if (network, kind) in found]
-        values, errors = zip(*[found[bar] for bar in bars], strict=True)
-        axes.barh(range(len(bars)), values, xerr=errors, color=[colours[n] for n, _ in bars], ecolor=INK, height=0.72)
-        names = [FEATURES[kind] if network in ("", "ours") else "" for network, kind in bars]
-        axes.set_yticks(range(len(bars)), names)
-        axes.grid(axis="x", color="#e6e8eb")
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel("%")
-        set_title(axes, f"{target}: {how}")
-    panels[0].invert_yaxis()
-    handles = [panels[0].barh([0], [0], color=colours[name]) for name in NETWORKS]
+    for panels, test in zip(grid, TESTS, strict=True):
+        for axes, (target, how) in zip(panels, TARGETS.items(), strict=True):
+            found = summarise(rows, test, target)
+            bars = [(network, kind) for kind in FEATURES for network in NETWORKS if (network, kind) in found]
+            for k, (network, kind) in enumerate(bars):
+                mean, error = found[network, kind]
+                if mean > 0:
+                    axes.barh(k, mean, xerr=error, color=colours[network], ecolor=INK, height=0.72)
+                else:
+                    axes.text(2, k, "worse than the mean", va="center", fontsize=8, color=colours[network])
+            names = [FEATURES[kind] if network in ("", "ours") else "" for network, kind in bars]
+            axes.set_yticks(range(len(bars)), names)
+            axes.set(xlim=(0, 100), ylim=(len(bars) - 0.4, -0.6), xlabel=f"{how}, %")
+            axes.grid(axis="x", color=GRID)
+            axes.grid(axis="y", visible=False)
+            set_title(axes, f"{target}, {test}")
+    handles = [Patch(color=colours[name]) for name in NETWORKS]
     figure.legend(handles, list(NETWORKS.values()), **LEGEND, ncols=4, labelcolor=INK, loc="outside lower center")
     return encode_figure(figure)
 
@@ -164,9 +179,9 @@ def main() -> None:
     with (OUT / "poses.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
     (OUT / "poses.png").write_bytes(draw(found))
-    for target in TARGETS:
-        for (network, kind), (mean, error) in summarise(found, target).items():
-            print(f"{target:10} {NETWORKS[network]:17} {FEATURES[kind]:32} {mean:6.1f} ± {error:.1f}")
+    for test, target in product(TESTS, TARGETS):
+        for (network, kind), (mean, error) in summarise(found, test, target).items():
+            print(f"{test:13} {target:10} {NETWORKS[network]:17} {FEATURES[kind]:32} {mean:6.1f} ± {error:.1f}")
 
 
 if __name__ == "__main__":
