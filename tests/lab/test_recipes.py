@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from capsroute.lab.training.config import SettingError
-from capsroute.lab.training.experiments import complete_config, make_config
-from capsroute.lab.training.recipes import RECIPES
+from capsroute.lab.training.experiments import RECIPES, complete_config, make_config
 from capsroute.lab.training.vision import Vision, VisionConfig
 from small_vision import SplitLog, load_noise
 from test_own_training import refuse, run

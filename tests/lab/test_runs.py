@@ -171,7 +171,7 @@ def test_damaged_scores_are_computed_again(run: RunFolder) -> None:
 def test_damaged_log_is_named(run: RunFolder) -> None:
     text = run.training.path.read_text()
     run.training.path.write_text(text.replace(".", "x", 1))
-    with pytest.raises(UserError, match=r"log\.csv, line 2: expected 9 numbers separated by commas"):
+    with pytest.raises(UserError, match=r"log\.csv: expected 9 numbers separated by commas"):
         run_tiny(run.path, resume=True, epochs=1)
     run.training.path.unlink()
     run_tiny(run.path, resume=True, epochs=1)

@@ -25,6 +25,6 @@ class Pairs(NamedTuple):
     azimuth = property(lambda self: self.info[:, 2])
     lighting = property(lambda self: self.info[:, 3])
 
-    def take(self, rows: np.ndarray) -> "Pairs":
-        """Select pairs by indices or a mask."""
+    def take(self, rows: np.ndarray | slice) -> "Pairs":
+        """Select pairs by indices, a mask or a slice."""
         return Pairs(self.images[rows], self.category[rows], self.info[rows])

@@ -38,8 +38,8 @@ class Phrases(NamedTuple):
     text: list[str]
     label: np.ndarray  # [n] int64, index into SENTIMENTS or POLARITIES
 
-    def take(self, rows: np.ndarray) -> "Phrases":
-        """Select phrases by indices or a mask."""
+    def take(self, rows: np.ndarray | slice) -> "Phrases":
+        """Select phrases by indices, a mask or a slice."""
         index = np.arange(len(self.text))[rows]
         return Phrases([self.text[k] for k in index], self.label[index])
 

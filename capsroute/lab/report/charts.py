@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
@@ -132,16 +131,6 @@ def draw_accuracies(title: str, rows: Mapping[str, GroupAccuracy], overall: floa
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     set_title(axes, title)
     return figure
-
-
-def mix_colours(paper: np.ndarray, colour: str, strength: np.ndarray) -> np.ndarray:
-    """Blend from the paper's colour at strength 0 to another at 1."""
-    return paper + strength[..., None] * (np.array(to_rgb(colour)) - paper)
-
-
-def tint_pixels(paper: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    """Blend the paper's colour with blue where strength is positive and with orange where it is negative."""
-    return mix_colours(mix_colours(paper, BLUE, strength.clip(0)), ORANGE, (-strength).clip(0))
 
 
 def axis_floor(rows: Sequence[GroupAccuracy]) -> float:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import UserError, needs_extra
+from ..errors import UserError, import_extra
 from .config import SettingError
 
 
@@ -17,14 +17,6 @@ class Cluster(NamedTuple):
     gpus: float = 0  # 0.5: two calls share one
 
 
-def import_ray() -> Any:
-    try:
-        import ray  # pyright: ignore[reportMissingImports] (rarely installed)
-    except ImportError as error:
-        raise needs_extra("ray", "ray") from error
-    return ray
-
-
 def map_on_cluster(
     cluster: Cluster, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
 ) -> Iterator[tuple[int, Any]]:
@@ -33,7 +25,7 @@ def map_on_cluster(
     Calls run in this process's folder, which every machine must have. Ray repeats those whose process dies;
     an error of the function itself ends them all.
     """
-    ray = import_ray()
+    ray = import_extra("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that starts here reports to nobody
     try:
         ray.init(cluster.address)

@@ -14,7 +14,7 @@ from ..baselines import AttentionPooling, LinearProbe
 from ..data import POLARITIES, SENTIMENTS, Phrases, folder, sst, treebank
 from ..encoders import Embeddings, Encoder, embed, tiny
 from .config import Config
-from .task import Inputs, Result, Source, limit_samples, load_network
+from .task import Inputs, Result, Source, limit_rows, load_network
 
 HEADS = {"routing": SST, "linear": LinearProbe, "attention": AttentionPooling}
 PRETRAINED_ON = 40_000  # generated reviews the tiny encoder is trained on before it is frozen
@@ -69,7 +69,7 @@ class Language:
         """Return all phrases of the training trees, or the sentences of another split."""
         if split not in self._phrases:
             phrases = self._load(split)
-            self._phrases[split] = limit_samples(phrases, len(phrases.text), self.config.sample_limit(split))
+            self._phrases[split] = phrases.take(limit_rows(len(phrases.text), self.config.sample_limit(split)))
         return self._phrases[split]
 
     def source(self, split: str, device: torch.device) -> "TextSource":

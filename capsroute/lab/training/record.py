@@ -3,22 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from ..errors import needs_extra
+from ..errors import import_extra
 
 
 class Record:
     """Results of runs by a key, in a file."""
 
     def __init__(self, file: Path):
-        try:
-            import optuna
-            from optuna.storages import JournalStorage
-            from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-        except ImportError as error:
-            raise needs_extra("optuna", "sweep") from error
+        optuna = import_extra("optuna")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         file.parent.mkdir(parents=True, exist_ok=True)
-        storage = JournalStorage(JournalFileBackend(str(file), JournalFileOpenLock(str(file))))
+        journal = import_extra("optuna.storages.journal")
+        backend = journal.JournalFileBackend(str(file), journal.JournalFileOpenLock(str(file)))
+        storage = optuna.storages.JournalStorage(backend)
         self.study = optuna.create_study(storage=storage, study_name="runs", direction="maximize", load_if_exists=True)
 
     def results(self) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The folder of a run: settings, record, logs, checkpoint, weights."""
 
 import atexit
+import itertools
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -56,23 +57,23 @@ class Log:
     def truncate(self, step: int) -> None:
         """Remove rows after a step, and a last line that was cut short when the process was killed."""
         if self.path.exists():
-            rows = [row for row in self._rows() if float(row[0]) <= step]
-            write_atomically(self.path, "".join(",".join(row) + "\n" for row in [self.columns, *rows]).encode())
+            done = self.read().get("step", [])
+            rows = [line for line, number in zip(self._lines(), done, strict=True) if number <= step]
+            write_atomically(self.path, "".join(f"{line}\n" for line in [",".join(self.columns), *rows]).encode())
 
     def read(self) -> dict[str, np.ndarray]:
         """Return the columns by name, or an empty dict if there is no row."""
-        rows = self._rows()
-        return dict(zip(self.columns, np.array(rows, float).T, strict=True)) if rows else {}
+        lines = self._lines()
+        try:
+            table = np.array([line.split(",") for line in lines], float).reshape(len(lines), len(self.columns))
+        except ValueError as error:
+            expected = f"{len(self.columns)} numbers separated by commas in each line"
+            raise UserError(f"{self.path}: expected {expected}; the log is damaged, delete it") from error
+        return dict(zip(self.columns, table.T, strict=True)) if lines else {}
 
-    def _rows(self) -> list[list[str]]:
-        """Return the complete rows as text."""
-        text = self.path.read_text(errors="replace") if self.path.exists() else ""
-        rows = [line.split(",") for line in text.split("\n")[1:-1]]  # what no newline ends is cut short
-        for number, row in enumerate(rows, 2):
-            if len(row) != len(self.columns) or not all(map(_is_number, row)):
-                expected = f"{len(self.columns)} numbers separated by commas"
-                raise UserError(f"{self.path}, line {number}: expected {expected}; the log is damaged, delete it")
-        return rows
+    def _lines(self) -> list[str]:
+        """Return the rows as text; what no newline ends was cut short."""
+        return self.path.read_text(errors="replace").split("\n")[1:-1] if self.path.exists() else []
 
 
 class RunFolder:
@@ -206,25 +207,14 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
     return f"{checksum:08x}"
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _create_folder(path: Path) -> Path:
     """Create a folder, under a name with a number if another process has just done so."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new, k = path, 1
-    while True:
-        try:
+    for k in itertools.count(1):
+        new = path if k == 1 else path.with_name(f"{path.name}-{k}")
+        with suppress(FileExistsError):
             new.mkdir()
             break
-        except FileExistsError:
-            k += 1
-            new = path.with_name(f"{path.name}-{k}")
     atexit.register(_remove_empty, new)  # if the run cannot start, say for want of data
     return new
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import UserError
-from .cluster import Cluster, import_ray, map_on_cluster
+from ..errors import UserError, import_extra
+from .cluster import Cluster, map_on_cluster
 from .comparison import compare, write_rows
 from .config import SettingError, changed_settings, hash_settings
 from .environment import Environment
@@ -165,7 +165,7 @@ def run_study(
         console: Where to show progress.
     """
     if cluster:
-        import_ray()
+        import_extra("ray")
         accelerator = "cpu" if environment.accelerator == "auto" and not cluster.gpus else environment.accelerator
         environment = dataclasses.replace(environment, accelerator=accelerator)
     else:

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ...nets.hub import Hub
-from ..data import Pairs, Phrases
 from ..errors import UserError, first_line
 from ..formatting import interval, percent
 from .config import Config
 
 Inputs = tuple[Tensor, ...]
-SomeData = TypeVar("SomeData", Pairs, Phrases)
 SomeNetwork = TypeVar("SomeNetwork", bound=Hub)
 
 
@@ -92,14 +90,9 @@ class Task(Protocol):
     def measure(self, scores: Tensor, split: str) -> Result: ...
 
 
-def limit_samples(data: SomeData, n: int, limit: int | None) -> SomeData:
-    """Return at most `limit` of `n` samples, the same ones each time."""
-    return data if limit is None or n <= limit else data.take(limit_rows(n, limit))
-
-
-def limit_rows(n: int, limit: int | None) -> np.ndarray:
-    """Return the indices of at most `limit` of `n` samples, the same ones each time."""
-    return np.arange(n) if limit is None or n <= limit else np.sort(np.random.default_rng(0).permutation(n)[:limit])
+def limit_rows(n: int, limit: int | None) -> np.ndarray | slice:
+    """Return an index of at most `limit` of `n` samples, the same ones each time."""
+    return slice(None) if limit is None or n <= limit else np.sort(np.random.default_rng(0).permutation(n)[:limit])
 
 
 def load_network(kind: type[SomeNetwork], folder: Path, *class_names: Sequence[str]) -> SomeNetwork:

@@ -15,7 +15,7 @@ from ..analysis.accuracy import bootstrap_interval, wilson_interval
 from ..data import CATEGORIES, Pairs, folder, smallnorb, toys
 from ..variants import Variant, Variation
 from .config import Config
-from .task import Inputs, Result, limit_samples, load_network
+from .task import Inputs, Result, Source, limit_rows, load_network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Vision:
         if split == "validation" or (split == "train" and self.config.held_out):
             held_out = np.isin(pairs.instance, self._held_out_instances(pairs))
             pairs = pairs.take(held_out if split == "validation" else ~held_out)
-        return limit_samples(pairs, len(pairs.category), self.config.sample_limit(split))
+        return pairs.take(limit_rows(len(pairs.category), self.config.sample_limit(split)))
 
     def source(self, split: str, device: torch.device) -> "PairSource | None":
         pairs = self.pairs(split, device)
@@ -99,12 +99,11 @@ class Vision:
         return toys.load(place, split, config.size, seed=config.toys_seed, device=device or "cpu")
 
 
-class PairSource:
+class PairSource(Source):
     """Batches of stereo pairs, which are stored on the device if they fit there."""
 
     fixed_size = True
     n_noise = 2  # a vertical and a horizontal shift
-    class_weights: Tensor | None = None
 
     def __init__(self, pairs: Pairs, padding: int, device: torch.device):
         self.padding, self.device = padding, device
@@ -113,9 +112,6 @@ class PairSource:
         self.on_device = images.nbytes < free / 2
         self.images = images.to(device if self.on_device else "cpu")  # [n, 2, m, m] uint8
         self.target = torch.from_numpy(pairs.category).to(device)  # [n]
-
-    def __len__(self) -> int:
-        return len(self.target)
 
     def batch(self, rows: Tensor) -> Inputs:
         return (self._normalise(self.images[rows.to(self.images.device)]),)

@@ -1,10 +1,10 @@
 """Weights by the name a user gives: a run's folder, a folder of weights, or the name of shipped weights."""
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...nets.hub import CONFIG, read_settings
 from ...pretrained import SHIPPED, find_folder
 from ..errors import UserError
 from .config import SettingError
@@ -48,9 +48,8 @@ class Weights(NamedTuple):
 
     def _settings(self) -> dict[str, Any]:
         """Return the network's settings; loading it says what is wrong with them."""
-        with suppress(OSError, ValueError):
-            settings = json.loads((self.folder / "config.json").read_text())
-            return settings if isinstance(settings, dict) else {}
+        with suppress(ValueError):
+            return read_settings(self.folder / CONFIG)
         return {}
 
 
