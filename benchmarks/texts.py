@@ -53,6 +53,7 @@ from texts_report import (
     HEADS,
     RATES,
     SEEDS,
+    SIZES,
     Row,
     choose_depth,
     choose_rate,
@@ -64,7 +65,6 @@ from texts_report import (
 from texts_tasks import TASKS, find_groups
 
 ENCODERS = {"minilm": range(7), "mpnet": range(0, 13, 2)}  # depths of heads over depths
-SIZES = (0, 100, 300, 1000, 3000)  # 0 for all
 FEW_LABELS = ("attention", "routing")
 WORK, STORED = Path("runs/texts"), ("runs", "tests")
 

@@ -128,7 +128,7 @@ def find_credit(model: nn.Module, data: Data, depths: Sequence[int]) -> Tensor:
     total, n = torch.zeros(n_classes, len(depths)), torch.zeros(n_classes, 1)
     for batch in data.rows["test"].split(BATCH):
         x, mask = data.states.batch(batch, depths)
-        credit = head.credit(x.float(), mask=mask)
+        credit = head.credit(x, mask=mask)
         net, winner = credit.net.sum((2, 3)), credit.scores.argmax(-1)  # [b, k, j], [b]
         own = net[torch.arange(len(winner)), :, winner]
         total.index_add_(0, winner, own - (net.sum(2) - own) / (n_classes - 1))

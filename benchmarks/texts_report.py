@@ -2,19 +2,20 @@
 
 import csv
 import json
-import re
 import statistics
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from heads_report import format_difference, format_mean, table
+from heads_report import INK, format_difference, format_mean, mean_and_error, table
+from report import insert
 from texts_tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, PAGE = ROOT / "results/texts", ROOT / "docs/texts.md"
-PICTURES = ROOT / "docs/pictures"
+PICTURE = ROOT / "docs/pictures/depths.png"
+SIZES = (0, 100, 300, 1000, 3000)  # training texts, 0 for all
 RATES, SEEDS, FIRST_SEEDS = (5e-4, 2e-3), range(5), range(2)
 HEADS = {
     "attention": "attention pooling",
@@ -24,6 +25,16 @@ HEADS = {
 }
 ENCODERS = {"minilm": "MiniLM", "mpnet": "mpnet"}
 BARS = {("sst2", "mpnet"): 91.5, ("sst5", "mpnet"): 52.0, ("sst2", "minilm"): 87.2, ("sst5", "minilm"): 48.7}
+GROUPS = {  # of test sentences, named as in `find_groups`
+    "words_1-10": "up to 10 words",
+    "words_11-20": "11 to 20",
+    "words_21-30": "21 to 30",
+    "words_31+": "more than 30",
+    "no_negation": "without negation",
+    "negation": "with negation",
+    "no_contrast": "without contrast",
+    "contrast": "with contrast",
+}
 TEXT = ("task", "encoder", "head", "where", "depths", "class")  # columns that hold no numbers
 
 Row = dict[str, Any]
@@ -85,7 +96,7 @@ def percent(rows: list[Row], name: str = "test") -> list[float]:
 
 def main_table(rows: list[Row], tasks: Sequence[str]) -> str:
     """Write test accuracy of every head, at the best depth and over depths, by encoder and task."""
-    columns = [c for c in product(ENCODERS, tasks) if find_final(rows, c[1], c[0], "attention", "best")]
+    columns = [c for c in product(ENCODERS, tasks) if find_final(rows, c[1], c[0], "probe", "0")]
     lines = []
     for head, where in [("probe", "best"), *product(HEADS, ("best", "all"))]:
         own = []
@@ -98,17 +109,113 @@ def main_table(rows: list[Row], tasks: Sequence[str]) -> str:
     return table(["head", *(f"{TASKS[task].title}, {ENCODERS[encoder]}" for encoder, task in columns)], lines)
 
 
+def difference_table(rows: list[Row]) -> str:
+    """Write what all depths add to the best one, and `RoutingHead` to attention pooling, in points and errors."""
+    lines = []
+    for encoder, task in product(ENCODERS, TASKS):
+        found = {
+            (head, where): percent(find_final(rows, task, encoder, head, where))
+            for head, where in product(("attention", "routing"), ("best", "all"))
+        }
+        if any(len(values) > 1 for values in found.values()):
+            own = [format_difference(found[head, "all"], found[head, "best"]) for head in ("attention", "routing")]
+            own += [format_difference(found["routing", w], found["attention", w]) for w in ("best", "all")]
+            lines.append([f"{TASKS[task].title}, {ENCODERS[encoder]}", *own])
+    header = ["attention: all less best", "`RoutingHead`: all less best"]
+    return table(["task", *header, "`RoutingHead` less attention: best", "all"], lines)
+
+
+def depth_table(rows: list[Row]) -> str:
+    """Write test accuracy of the probe of every depth, the one that validation prefers in bold."""
+    lines = []
+    for encoder, task in product(ENCODERS, TASKS):
+        probes = [percent(find_final(rows, task, encoder, "probe", str(depth))) for depth in range(13)]
+        if probes[0]:
+            best = choose_depth(rows, task, encoder)
+            cells = [f"{statistics.mean(values):.1f}" if values else "–" for values in probes]
+            cells[best] = f"**{cells[best]}**"
+            lines.append([f"{TASKS[task].title}, {ENCODERS[encoder]}", *cells])
+    return table(["depth", *map(str, range(13))], lines)
+
+
+def label_table(rows: list[Row]) -> str:
+    """Write test accuracy by the number of training sentences."""
+    lines = []
+    for task, encoder in BARS:
+        if not find_final(rows, task, encoder, "probe", "0"):
+            continue
+        for head, where in (("probe", ""), *product(("attention", "routing"), ("best", "all"))):
+            place = where or str(choose_depth(rows, task, encoder))
+            own = [percent(find_final(rows, task, encoder, head, place, size)) for size in (*SIZES[1:], 0)]
+            if any(len(values) > 1 for values in own[:-1]):
+                title = f"{HEADS.get(head, 'linear probe')}{', all depths' if where == 'all' else ''}"
+                lines.append([f"{TASKS[task].title}, {ENCODERS[encoder]}", title, *map(format_mean, own)])
+    return table(["task", "head", *(f"{size:,}" for size in SIZES[1:]), "all"], lines)
+
+
+def group_table(rows: list[Row]) -> str:
+    """Write test accuracy by group of sentences, of heads at the best depth or over depths as validation has it."""
+    settings = [(task, encoder) for task, encoder in BARS if choose_where(rows, task, encoder, "routing")]
+    lines = []
+    for name, words in GROUPS.items():
+        own = []
+        for task, encoder in settings:
+            ours, rival = (
+                percent(choose_where(rows, task, encoder, h), f"test_{name}") for h in ("routing", "attention")
+            )
+            own += [format_mean(rival), format_mean(ours)]
+        lines.append([words, *own])
+    header = [
+        f"{TASKS[t].title}, {ENCODERS[e]}: {head}" for t, e in settings for head in ("attention", "`RoutingHead`")
+    ]
+    return table(["sentences", *header], lines)
+
+
+def draw_credit(rows: list[Row]) -> None:
+    """Draw the credit of depths for each predicted class, in per cent of the lead over the other classes."""
+    from matplotlib.figure import Figure
+
+    settings = [key for key in BARS if any((r["task"], r["encoder"]) == key for r in rows)]
+    figure = Figure(
+        figsize=(7.2, 1.1 + 0.32 * sum(1.6 + len(TASKS[t].classes) for t, _ in settings)), facecolor="white"
+    )
+    figure.set_layout_engine("constrained")
+    heights = [len(TASKS[task].classes) for task, _ in settings]
+    grid = figure.subplots(len(settings), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (task, encoder) in zip(grid, settings, strict=True):
+        own = [r for r in rows if (r["task"], r["encoder"]) == (task, encoder)]
+        depths = sorted({r["depth"] for r in own})
+        classes = TASKS[task].classes
+        values = []
+        for name in classes:
+            mean = [statistics.mean(r["credit"] for r in own if (r["class"], r["depth"]) == (name, d)) for d in depths]
+            values.append([100 * value / sum(mean) for value in mean])
+        axes.imshow(values, cmap="PuOr_r", vmin=-60, vmax=60, aspect="auto")
+        for y, x in product(range(len(classes)), range(len(depths))):
+            axes.text(x, y, f"{values[y][x]:.0f}", ha="center", va="center", fontsize=8, color=INK)
+        axes.set_xticks(range(len(depths)), depths)
+        axes.set_yticks(range(len(classes)), classes)
+        axes.set_title(f"{TASKS[task].title}, {ENCODERS[encoder]}", loc="left", fontsize=9, color=INK)
+        axes.tick_params(length=0, labelsize=8, labelcolor=INK)
+        axes.spines[:].set_visible(False)
+    grid[-1].set_xlabel("depth", fontsize=8, color=INK)
+    figure.savefig(PICTURE, dpi=160, metadata={"Software": None})
+
+
 def write_report(check: bool = False) -> list[str]:
-    """Write the tables of the page and the pictures, or say what is out of date."""
+    """Write the tables of the page and the picture, or say what is out of date."""
     rows = read_rows("runs")
-    tables = {"sst": main_table(rows, ("sst5", "sst2"))}
+    others = [task for task in TASKS if task not in ("sst5", "sst2")]
+    tables = {"sst": main_table(rows, ("sst5", "sst2")), "difference": difference_table(rows)}
+    tables |= {"depth": depth_table(rows), "label": label_table(rows), "others": main_table(rows, others)}
+    tables |= {"group": group_table(rows), "bars": "\n".join(f"- {line}" for line in check_bars(rows))}
     old = new = PAGE.read_text()
     for name, content in tables.items():
-        begin, end = f"<!-- {name} table: begin -->", f"<!-- {name} table: end -->"
-        new = re.sub(f"{begin}.*{end}", lambda _, t=f"{begin}\n\n{content}\n\n{end}": t, new, flags=re.DOTALL)
+        new = insert(new, f"{name} table", content)
     if check:
         return [] if new == old else [f"{PAGE.name}: tables out of date, run python benchmarks/texts.py --report"]
     PAGE.write_text(new)
+    draw_credit(read_rows("credit"))
     return list(check_bars(rows))
 
 
@@ -118,8 +225,11 @@ def check_bars(rows: list[Row]) -> Iterator[str]:
         found = {head: choose_where(rows, task, encoder, head) for head in ("routing", "attention")}
         if all(len(runs) > 1 for runs in found.values()):
             ours, rival = (percent(runs) for runs in found.values())
-            missed = statistics.mean(ours) - bar
-            yield f"{task}, {encoder}: {missed:+.2f} of the bar {bar}, attention {format_difference(ours, rival)}"
+            mean, error = mean_and_error(ours)
+            reached = "reached" if mean >= bar else f"missed by {bar - mean:.2f}"
+            where = "all depths" if found["routing"][0]["where"] == "all" else "best depth"
+            words = f"{TASKS[task].title}, {ENCODERS[encoder]}: {mean:.2f} ± {error:.2f}, {where}, bar {bar} {reached}"
+            yield f"{words}; less attention pooling {format_difference(ours, rival)}"
 
 
 def choose_where(rows: list[Row], task: str, encoder: str, head: str) -> list[Row]:
