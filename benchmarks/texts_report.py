@@ -65,12 +65,10 @@ def find_runs(rows: list[Row], task: str, encoder: str, head: str, where: str, s
 
 
 def choose_rate(runs: list[Row]) -> float:
-    """Return the rate of the highest mean accuracy on validation over the first seeds; of equal ones the lower."""
-
-    def mean(rate: float) -> float:
-        return statistics.mean(r["validation"] for r in runs if r["rate"] == rate and r["seed"] in FIRST_SEEDS)
-
-    return max(RATES, key=lambda rate: (mean(rate), -rate))
+    """Return the rate of the highest mean accuracy on validation over the first seeds, of those that have them."""
+    found = {(r["rate"], r["seed"]): r["validation"] for r in runs}
+    rates = [rate for rate in RATES if all((rate, seed) in found for seed in FIRST_SEEDS)]
+    return max(rates, key=lambda rate: statistics.mean(found[rate, seed] for seed in FIRST_SEEDS))
 
 
 def find_final(rows: list[Row], task: str, encoder: str, head: str, where: str, size: int = 0) -> list[Row]:
