@@ -113,7 +113,7 @@ def render_toys(split: str, n: int) -> Iterator[Tensor]:
 
 def load_texts(args: argparse.Namespace, split: str) -> tuple[list[Routing], Iterator[Sample]]:
     judge = Predictor("treebank" if args.data == "treebank" else "sst5-minilm", encoder=args.encoder)
-    phrases = treebank.load(folder(), split) if args.data == "treebank" else sst.load(folder() / "sst", split)
+    phrases = treebank.load(split) if args.data == "treebank" else sst.load(folder() / "sst", split)
     texts = [phrases.text[row] for row in sample_rows(len(phrases.text), args.samples)]
     encoder = judge.preprocessing.model
     encoded = (encoder.encode(encoder.tokenize([text])) for text in texts)

@@ -24,8 +24,9 @@ from typing import Any
 import torch
 import typer
 
+from capsroute.lab.atomic_files import write_atomically
 from capsroute.lab.cli.app import error_messages
-from capsroute.lab.data import toys, treebank
+from capsroute.lab.data import sst, toys, treebank
 from capsroute.lab.encoders import tiny
 from capsroute.lab.report.run_report import write_run_report
 from capsroute.lab.training.environment import Environment
@@ -43,11 +44,13 @@ SETTINGS: dict[str, Any] = {"data": "sst", "epochs": 2, "batch_size": 10, "log_e
 def study(folder: Path) -> None:
     """Generate sentences, pretrain an encoder, encode, train or resume, and report: what commands do one by one."""
     os.environ["CAPSROUTE_DATA"] = str(folder)
-    sentences = treebank.write_files(folder, sizes=TREES)
+    for (split, name), n in zip(sst.FILES.items(), TREES, strict=True):
+        trees = treebank.generate_sentences(0, split, n)
+        write_atomically(folder / name, "".join(f"{tree}\n" for tree in trees).encode())
     encoder = tiny.pretrain(folder / "encoder", treebank.generate_reviews(0, 100), n_steps=5, n_layers=2, width=32)
     run, environment = RunFolder(folder / "run"), Environment(accelerator="cpu")
     fabric = environment.launch()
-    config = LanguageConfig(experiment="sst5", folder=str(sentences), encoder=str(encoder), **SETTINGS)
+    config = LanguageConfig(experiment="sst5", folder=str(folder), encoder=str(encoder), **SETTINGS)
     if run.started:
         config = read_config(run)
     if not run.finished:

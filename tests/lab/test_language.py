@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from capsroute.lab.baselines import AttentionPooling, LinearProbe
-from capsroute.lab.data import treebank
 from capsroute.lab.data.checks import DataError
 from capsroute.lab.errors import StoppedError, UserError
 from capsroute.lab.report.run_report import write_run_report
@@ -268,7 +266,6 @@ def test_treebank_makes_its_own_encoder(bert: Path, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("capsroute.lab.encoders.tiny.pretrain", make)
     monkeypatch.setattr(module, "PRETRAINED_ON", 20)
-    monkeypatch.setattr(treebank, "load", partial(treebank.load, sizes=(30, 5, 5)))
     task = Language(LanguageConfig(experiment="treebank", folder=str(tmp_path), treebank_seed=3, train_on=50))
     source = task.source("train", CPU)
     assert len(source) == 50

@@ -1,23 +1,18 @@
-"""The generated treebank: sentiments follow the rules, splits are disjoint, files are intact."""
+"""The generated treebank: sentiments follow the rules, splits are disjoint, sentences are fixed."""
 
 import hashlib
 import itertools
-import os
 import re
-import threading
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from capsroute.lab.data import sst, treebank
-from capsroute.lab.data.checks import DataError
+from capsroute.lab.data import treebank
 from capsroute.lab.data.reviews import rules
 from capsroute.lab.data.reviews.rules import contrast, exceed, intensify, join, label_bracket, negate, soften
-from capsroute.lab.data.trees import Tree, extract_phrases, read_trees
+from capsroute.lab.data.trees import Tree, extract_phrases
 
-SMALL = (60, 20, 40)
 SPLITS = ("train", "validation", "test")
 DIGESTS = {"train": "ed621fc8c034bc77", "validation": "3d969f63f8c664cc", "test": "6b9873899c8cb173"}
 
@@ -81,15 +76,9 @@ def recomputed(node: list) -> tuple[int, int, str]:
 
 
 @pytest.fixture(scope="module")
-def default(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the files of the default seed and sizes."""
-    return treebank.write_files(tmp_path_factory.mktemp("treebank")).parent
-
-
-@pytest.fixture(scope="module")
-def many(default: Path) -> dict[str, list[Tree]]:
-    (place,) = default.iterdir()
-    return {split: read_trees(place / sst.FILES[split])[:1500] for split in SPLITS}
+def many() -> dict[str, list[Tree]]:
+    """Return sentences of the default seed."""
+    return {split: list(treebank.generate_sentences(0, split, min(n, 1500))) for split, n in treebank.SIZES.items()}
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -123,12 +112,6 @@ def test_every_fifth_test_sentence_is_deeper(many: dict[str, list[Tree]]) -> Non
     assert set(test[4::5]) == {3}
     assert max(depth for place, depth in enumerate(test) if place % 5 != 4) == 2
     assert sum(depth == 3 for depth in test) == len(test) / 5
-
-
-@pytest.mark.parametrize("depth", range(5))
-def test_depth_is_respected(depth: int) -> None:
-    assert max(depths(list(treebank.generate_sentences(0, "train", 40, depth=depth)))) <= depth
-    assert depths(list(treebank.generate_sentences(0, "test", 10, depth=depth)))[4::5] == [depth + 1] * 2
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -172,7 +155,7 @@ def test_reviews_end_with_stars(many: dict[str, list[Tree]]) -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_sentences_of_version_are_fixed(many: dict[str, list[Tree]], split: str) -> None:
-    """Files of one version hold the same sentences in every process: raise VERSION with these digests."""
+    """Sentences of one version are the same in every process: raise VERSION with these digests."""
     assert treebank.VERSION == 1
     content = "".join(f"{tree}\n" for tree in many[split]).encode()
     assert hashlib.sha256(content).hexdigest()[:16] == DIGESTS[split]
@@ -251,96 +234,26 @@ def test_rules_stay_in_range() -> None:
         assert contrast(x, y) == WEIGHED[x][y + 2]
 
 
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("classes", [5, 2])
-def test_split_is_generated_once(tmp_path: Path, split: str, classes: int) -> None:
-    phrases = treebank.load(tmp_path, split, classes, seed=3, sizes=SMALL)
-    place = tmp_path / f"treebank-{treebank.VERSION}-3-60-20-40"
-    before = {path: (path.stat().st_ino, path.read_bytes()) for path in place.iterdir()}
-    assert {path.name for path in before} == {"train.txt", "dev.txt", "test.txt", "SHA256SUMS"}
-    for again in (treebank.load(tmp_path, split, classes, seed=3, sizes=SMALL), sst.load(place, split, classes)):
-        assert again.text == phrases.text
-        np.testing.assert_array_equal(again.label, phrases.label)
-    assert {path: (path.stat().st_ino, path.read_bytes()) for path in place.iterdir()} == before
-    made = list(treebank.generate_sentences(3, split, dict(zip(SPLITS, SMALL, strict=True))[split]))
-    expected = extract_phrases(made, classes, roots_only=split != "train")
-    assert phrases.text == expected.text
-    np.testing.assert_array_equal(phrases.label, expected.label)
+@pytest.mark.parametrize(("split", "least", "most"), [("train", 15_000, 20_000), ("test", 600, 600)])
+def test_load_returns_phrases_of_split(many: dict[str, list[Tree]], split: str, least: int, most: int) -> None:
+    phrases, two = treebank.load(split), treebank.load(split, 2)
+    assert least <= len(phrases.text) <= most
+    assert len(two.text) < len(phrases.text)
+    expected = extract_phrases(many[split][:600], roots_only=split == "test").text
+    assert phrases.text[: len(expected)] == expected
+    assert treebank.load("validation", seed=3).text != treebank.load("validation").text
 
 
-def test_default_sizes(default: Path) -> None:
-    assert 15_000 <= len(treebank.load(default, "train").text) <= 20_000
-    assert len(treebank.load(default, "validation").text) == 300
-    assert len(treebank.load(default, "test").text) == 600
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda place: (place / "test.txt").unlink(),
-        lambda place: (place / "SHA256SUMS").unlink(),
-        lambda place: (place / "SHA256SUMS").write_text("nonsense"),
-        lambda place: (place / "SHA256SUMS").write_bytes(b"\xff\xfe"),
-        lambda place: (place / "train.txt").write_bytes((place / "train.txt").read_bytes()[:-1]),
-        lambda place: (place / "dev.txt").write_text("(2 other)\n"),
-    ],
-    ids=["missing", "no sums", "nonsense", "binary", "cut", "other"],
-)
-def test_damaged_files_are_generated_again(tmp_path: Path, spoil) -> None:
-    place = treebank.write_files(tmp_path, sizes=SMALL)
-    before = {path: path.read_bytes() for path in place.iterdir()}
-    spoil(place)
-    treebank.load(tmp_path, "test", sizes=SMALL)
-    assert {path: path.read_bytes() for path in place.iterdir()} == before
-
-
-def test_interrupted_generation_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(source: str, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", die)
-        with pytest.raises(KeyboardInterrupt):
-            treebank.write_files(tmp_path, sizes=SMALL)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(treebank.load(tmp_path, "test", sizes=SMALL).text) == SMALL[2]
-
-
-def test_threads_may_generate_at_once(tmp_path: Path) -> None:
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(treebank.load(tmp_path, "test", sizes=SMALL).text))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [[tree.text() for tree in treebank.generate_sentences(0, "test", SMALL[2])]] * 4
-    assert len(list(tmp_path.rglob("*.*"))) == 3
-
-
-def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("a file")
-    with pytest.raises(DataError, match=r"treebank-1-0-60-20-40 cannot be written: .*Name a folder"):
-        treebank.load(tmp_path / "file", "test", sizes=SMALL)
-
-
-def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match=r"split: expected one of \['train', 'validation', 'test'\], got 'dev'"):
-        treebank.load(tmp_path, "dev")
+        treebank.load("dev")
     with pytest.raises(ValueError, match="split: expected one of"):
         treebank.generate_sentences(0, "dev")
     with pytest.raises(ValueError, match="classes: expected 5 or 2, got 3"):
-        treebank.load(tmp_path, "test", 3)
+        treebank.load("test", 3)
     with pytest.raises(ValueError, match="seed: expected at least 0, got -1"):
         treebank.generate_sentences(-1, "train")
     with pytest.raises(TypeError, match="seed: expected an integer, got float"):
-        treebank.load(tmp_path, "test", seed=1.0)
+        treebank.load("test", seed=1.0)
     with pytest.raises(ValueError, match="n: expected at least 0, got -1"):
         treebank.generate_reviews(0, -1)
-    with pytest.raises(ValueError, match="depth: expected from 0 to 4, got 5"):
-        treebank.generate_sentences(0, "train", depth=5)
-    with pytest.raises(ValueError, match=r"sizes\.test: expected at least 1, got 0"):
-        treebank.load(tmp_path, "test", sizes=(1, 1, 0))
-    assert not list(tmp_path.iterdir())

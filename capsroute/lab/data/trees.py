@@ -148,7 +148,8 @@ def extract_phrases(trees: Iterable[Tree], classes: int = 5, roots_only: bool = 
     Phrases come in the order of their first occurrence. Of several labels the most frequent one counts, and of equally
     frequent ones the first. With two `classes`, negative and positive, neutral phrases are left out before all else.
     """
-    check_classes(classes)
+    if classes not in (5, 2):
+        raise ValueError(f"classes: expected 5 or 2, got {classes!r}")
     found = (
         (tree.text(node), node.label if classes == 5 else int(node.label > NEUTRAL))
         for tree in trees
@@ -162,8 +163,3 @@ def extract_phrases(trees: Iterable[Tree], classes: int = 5, roots_only: bool = 
         found = ((text, labels.most_common(1)[0][0]) for text, labels in counts.items())
     rows = list(found)
     return Phrases([text for text, _ in rows], np.array([label for _, label in rows], dtype=np.int64))
-
-
-def check_classes(classes: int) -> None:
-    if classes not in (5, 2):
-        raise ValueError(f"classes: expected 5 or 2, got {classes!r}")

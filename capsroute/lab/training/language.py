@@ -105,7 +105,7 @@ class Language:
         config = self.config
         if config.data == "sst":
             return sst.load(Path(config.folder or folder() / "sst"), split, config.classes)
-        return treebank.load(Path(config.folder or folder()), split, config.classes, seed=config.treebank_seed)
+        return treebank.load(split, config.classes, seed=config.treebank_seed)
 
 
 class TextSource(Source):
