@@ -129,20 +129,6 @@ def test_packed_files_are_unpacked_once(small: Table, published: Files, packed_f
     assert {s.path.name for s in smallnorb.check(packed_folder) if s.path and s.ok} == unpacked
 
 
-def test_interrupted_unpacking_leaves_no_file(
-    published: Files, packed_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def die(source: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", die)
-        with pytest.raises(KeyboardInterrupt):
-            smallnorb.load(packed_folder, "test")
-    assert names(packed_folder) == set(published)
-    np.testing.assert_array_equal(smallnorb.load(packed_folder, "test").images, content("test")["dat"])
-
-
 def test_full_disk_is_reported(published: Files, packed_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,19 +195,6 @@ def test_content_of_verified_archive_is_original(
     assert fetch(mirror, tmp_path) == paths
     (tmp_path / ARCHIVE).unlink()
     assert states(tmp_path) == [READABLE] * 3
-
-
-def test_interrupted_unpacking_leaves_no_file(mirror: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(source: str, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    (tmp_path / ARCHIVE).write_bytes(PUBLISHED)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", die)
-        with pytest.raises(KeyboardInterrupt):
-            fetch(mirror, tmp_path)
-    assert names(tmp_path) == {ARCHIVE}
-    assert {path.name: path.read_bytes() for path in fetch(mirror, tmp_path)} == CONTENT
 
 
 def test_unwritable_folder_is_reported(mirror: Server, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Rendered toys: complete, reproducible, distinct, lit and shadowed, and cached safely."""
 
 import itertools
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -144,52 +143,6 @@ def test_cache_is_not_rendered_again(tmp_path: Path) -> None:
     for options in ({"size": 9}, {"size": 8, "seed": 1}):
         toys.load(tmp_path, "train", **options)
     assert len(list(tmp_path.rglob("*.npy"))) == 3
-
-
-def _cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-def _flip(content: bytes) -> bytes:
-    return content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
-
-
-@pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("damage", [_cut, _flip, lambda content: b"", lambda content: content + b"x"])
-def test_damaged_cache_is_rendered_again(tmp_path: Path, damage) -> None:
-    first = np.array(toys.load(tmp_path, "train", 8).images)
-    (path,) = tmp_path.rglob("*.npy")
-    content = path.read_bytes()
-    path.write_bytes(damage(content))
-    assert np.array_equal(toys.load(tmp_path, "train", 8).images, first)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.usefixtures("few")
-def test_interrupted_rendering_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    render_views, calls = toys.render_views, itertools.count()
-
-    def failing(*arguments):
-        if next(calls) == 1:
-            raise KeyboardInterrupt
-        return render_views(*arguments)
-
-    monkeypatch.setattr(toys, "render_views", failing)
-    with pytest.raises(KeyboardInterrupt):
-        toys.load(tmp_path, "train", 8)
-    assert list_files(tmp_path) == []
-
-
-@pytest.mark.usefixtures("few")
-def test_threads_may_render_at_once(tmp_path: Path) -> None:
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(toys.load(tmp_path, "test", 8))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert np.array_equal(found[0].images, found[1].images)
-    assert len(list_files(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
