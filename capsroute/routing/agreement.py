@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from .checks import check_agreement
+
 
 class Agreement(ABC):
     """The log-density of votes under each output capsule's model; constants shared by all outputs may be dropped."""
@@ -33,8 +35,17 @@ class Quadratic(Agreement):
     def weights(self, sig2: Tensor) -> tuple[Tensor, Tensor]:
         """Return precisions `p [..., j, c, h]` and log-scales `g [..., j]` for variances `[..., j, c, h]`."""
 
+    def checked_weights(self, sig2: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `weights`, or refuse what is something else."""
+        found = self.weights(sig2)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise TypeError(f"agreement: expected weights to be a pair of tensors, got {type(found).__name__}")
+        for name, t, shape in zip(("p", "g"), found, (sig2.shape, sig2.shape[:-2]), strict=True):
+            check_agreement(name, t, shape, sig2)
+        return found
+
     def log_p(self, V: Tensor, mu: Tensor, sig2: Tensor) -> Tensor:
-        p, g = self.weights(sig2)
+        p, g = self.checked_weights(sig2)
         distance = torch.einsum("...ijch,...jch->...ij", (V - mu.unsqueeze(-4)).square(), p)
         return g.unsqueeze(-2) - distance
 

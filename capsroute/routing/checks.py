@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Iterable
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,10 +38,20 @@ def check_integer(name: str, value: Any, least: int = 1) -> int:
 
 def check_positive(name: str, value: Any) -> None:
     """Refuse what is no finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-    if not 0 < value <= sys.float_info.max:  # pyright: ignore[reportOperatorIssue]
+    if not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name}: expected a finite number above 0, got {value}")
+
+
+def check_agreement(name: str, t: Any, shape: tuple[int, ...], like: Tensor) -> None:
+    """Refuse a result of an agreement that is no dense tensor of a shape, or not of the dtype and device of another."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"agreement: expected {name} to be a tensor, got {type(t).__name__}")
+    if t.layout is not torch.strided or t.shape != shape or t.dtype != like.dtype or t.device != like.device:
+        expected = f"shape {list(shape)} and {like.dtype} on {like.device}"
+        got = f"{list(t.shape)} and {t.dtype} on {t.device}, {t.layout}"
+        raise ValueError(f"agreement: expected {name} of {expected}, got {got}")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:

@@ -31,9 +31,9 @@ def disable_autocast(device: str) -> AbstractContextManager[object]:
 
 
 def largest_gradients(dtype: torch.dtype) -> tuple[float, float]:
-    """Return bounds for the gradients of models and of logits, between which no iteration can overflow.
+    """Return bounds for the gradients of variances and of logits, between which no iteration can overflow.
 
-    From one to the other they grow by the square of a vote, divided by `eps`; models divide by its square.
+    From one to the other they grow by the square of a vote, divided by `eps`; variances divide by its square.
     """
     largest = torch.finfo(dtype).max
     return largest ** (7 / 16), largest ** (5 / 16)

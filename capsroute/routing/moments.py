@@ -65,7 +65,7 @@ def route(
     dtype, (d_cov, d_inp), n_out = mu_inp.dtype, mu_inp.shape[-2:], B.shape[1]
     tensors = (bound_gradient(t.double(), torch.finfo(dtype).max) for t in (a_inp, mu_inp, W, B, beta_use, beta_ign))
     a_inp, mu_inp, W, B, beta_use, beta_ign = tensors
-    largest = largest_gradients(W.dtype)
+    largest = largest_gradients(W.dtype)[1]  # of logits; no iteration can overflow between two of them
     n_kinds = next((p.shape[0] for p in (W, B, beta_use, beta_ign) if p.shape[0] != 1), 1)
     W = W.expand(n_kinds, -1, -1, -1)
 
@@ -90,7 +90,7 @@ def route(
     S = f_phi.sum(-2, keepdim=True) / n_out  # R = 1 / n_out: one row serves all outputs, [..., k, 1, cq + cd + 1]
     for iteration in range(n_iters):
         if iteration > 0 and n_out > 1:  # with one output R is 1
-            p, g = agreement.weights(sig2)
+            p, g = agreement.checked_weights(sig2)
             p, m_k = p.unsqueeze(-4), m.unsqueeze(-4) - B  # [..., 1|k, j, c, h]
             theta = torch.cat(
                 [
@@ -100,7 +100,7 @@ def route(
                 ],
                 -1,
             )  # [..., k, j, cq + cd + 1]
-            R = torch.softmax(bound_gradient(phi @ theta.mT, largest[1]), dim=-1)  # [..., k, p, j]
+            R = torch.softmax(bound_gradient(phi @ theta.mT, largest), dim=-1)  # [..., k, p, j]
             S = (f_phi.mT @ R).mT  # so that the gradient of R is laid out as R is, [..., k, j, cq + cd + 1]
         D_xx, D_x, D_k = S.split([d_cov * row.numel(), d_cov * d_inp, 1], -1)
         D_xx, D_x = (t.unflatten(-1, (d_cov, -1)) for t in (D_xx, D_x))  # [..., k, j, c, q|d]
@@ -112,6 +112,5 @@ def route(
         used = D + eps
         m = (D_V - eps * base) / used  # mu less the base
         sig2 = ((D_VV - 2 * m * D_V + m * m * D) / used).clamp(min=0) + eps
-        a, m, sig2 = (bound_gradient(t, largest[0]) for t in (a, m, sig2))
     mu = (D_V + D * base) / used
     return Capsules(a.expand(mu.shape[:-2]).to(dtype), mu.to(dtype), sig2.to(dtype))

@@ -14,6 +14,7 @@ from torch import Tensor
 from .agreement import Agreement
 from .capsules import Capsules, Step
 from .case import Case
+from .checks import check_agreement
 from .mapping import bound_gradient, largest_gradients
 
 
@@ -35,9 +36,7 @@ def votes(mu_inp: Tensor, W: Tensor, B: Tensor) -> Tensor:
 def e_step(V: Tensor, a: Tensor, mu: Tensor, sig2: Tensor, agreement: Agreement) -> Tensor:
     """Compute R: the probability that input i belongs to output j, given the last iteration's models."""
     log_P = agreement.log_p(V, mu, sig2)  # [..., i, j]
-    if not isinstance(log_P, Tensor) or log_P.shape != V.shape[:-2] or log_P.dtype != V.dtype:
-        got = f"{list(log_P.shape)} of {log_P.dtype}" if isinstance(log_P, Tensor) else type(log_P).__name__
-        raise ValueError(f"agreement: expected log_p of shape {list(V.shape[:-2])} and {V.dtype}, got {got}")
+    check_agreement("log_p", log_P, V.shape[:-2], V)
     logits = F.logsigmoid(a).unsqueeze(-2) + log_P
     return torch.softmax(bound_gradient(logits, largest_gradients(V.dtype)[1]), dim=-1)  # [..., i, j]
 
@@ -79,8 +78,8 @@ def trace(
         if iteration > 0:
             R = e_step(V, a, mu, sig2, agreement)
         D_use, D_ign = d_step(a_inp, R)
-        model = m_step(V, D_use, D_ign, beta_use, beta_ign, eps)
-        a, mu, sig2 = (bound_gradient(t, largest_gradients(t.dtype)[0]) for t in model)
+        a, mu, sig2 = m_step(V, D_use, D_ign, beta_use, beta_ign, eps)
+        sig2 = bound_gradient(sig2, largest_gradients(V.dtype)[0])
         yield Step(R, D_use, D_ign, a, mu, sig2)
 
 

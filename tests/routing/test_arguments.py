@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from capsroute import Routing, route
-from capsroute.routing.agreement import Agreement, Gaussian
+from capsroute.routing.agreement import Agreement, Gaussian, Quadratic
 from capsroute.testing import Shape, make_inputs
 from impls import ANYWHERE
 
@@ -196,7 +197,20 @@ WRONG = {
 }
 BAD_SETTINGS = {
     "n_iters": (0, -1, 2.5, "3", None, True, [3], 3j, torch.tensor(3)),
-    "eps": (0, -1e-5, "1e-5", None, True, [1e-5], 1e-5j, torch.inf, torch.nan, torch.tensor(1e-5), 10**400),
+    "eps": (
+        0,
+        -1e-5,
+        "1e-5",
+        None,
+        True,
+        [1e-5],
+        1e-5j,
+        torch.inf,
+        torch.nan,
+        torch.tensor(1e-5),
+        10**400,
+        Fraction(1, 9),
+    ),
     "agreement": ("x", "", None, 3, True, Gaussian, ["gaussian"]),
     "impl": ("x", "", None, 3, True, ["auto"], {"auto"}, b"auto"),
 }
@@ -243,6 +257,23 @@ class Wrong(Agreement):
 WRONG_LOG_P = (
     *(Tensor.sum, Tensor.tolist, lambda V: None, lambda V: V, lambda V: V[..., 0], lambda V: V[..., 0, 0, 0]),
     *(lambda V: V[..., :1, :, 0, 0], lambda V: V[..., 0, 0].long(), lambda V: V[..., 0, 0].double()),
+    *(lambda V: V[..., 0, 0].to_sparse(), lambda V: V[..., 0, 0].to("meta")),
+)
+
+
+class WrongWeights(Quadratic):
+    """A quadratic agreement that returns something else."""
+
+    def __init__(self, change: Callable[[Tensor], Any]):
+        self.change = change
+
+    def weights(self, sig2: Tensor) -> Any:
+        return self.change(sig2)
+
+
+WRONG_WEIGHTS = (
+    *(lambda s: s, lambda s: None, lambda s: (s, s, s), lambda s: (s, s), lambda s: (s, 0.0), lambda s: (s[..., 0], s)),
+    *(lambda s: (s[..., :1], s[..., 0, 0]), lambda s: (s.half(), s[..., 0, 0]), lambda s: (s.to("meta"), s[..., 0, 0])),
 )
 
 
@@ -267,6 +298,9 @@ def list_unclear() -> Iterator[tuple[str, str, Callable[[], Any]]]:
         yield "mask", wrong, lambda mask=mask: layer(A, MU, mask=mask)
     for k, change in enumerate(WRONG_LOG_P):
         yield "agreement", f"log_p {k}", lambda change=change: route(**changed(), agreement=Wrong(change))
+    for impl, (k, change) in product(ANYWHERE, enumerate(WRONG_WEIGHTS)):
+        settings = {"agreement": WrongWeights(change), "impl": impl}
+        yield "agreement", f"weights {k}, {impl}", lambda settings=settings: route(**changed(), **settings)
 
 
 UNCLEAR = {f"{name}: {wrong}": (name, call) for name, wrong, call in list_unclear()}

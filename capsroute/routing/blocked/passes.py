@@ -108,7 +108,7 @@ class Terms(NamedTuple):
     @classmethod
     def of(cls, a: Tensor, mu: Tensor, sig2: Tensor, agreement: Quadratic, d_cov: int) -> "Terms":
         """Return what an E-step takes from the model before."""
-        p, g = agreement.weights(to_float64(sig2).unflatten(-1, (d_cov, -1)))
+        p, g = agreement.checked_weights(to_float64(sig2).unflatten(-1, (d_cov, -1)))
         bias = F.logsigmoid(to_float64(a)) + g.unsqueeze(-1)
         bias = bias - bias.detach().amax(1, keepdim=True)  # the softmax cancels it; smaller numbers round less
         return cls(mu, p.flatten(-2).to(mu), bias)
