@@ -196,8 +196,8 @@ def encode(name: Path, texts: list[tuple[list[str], list[int]]], depths: tuple[i
         flat = [((states - mean) / std).half() for states in flat]
         lengths = torch.tensor([len(states) for states in flat])
         x = pad_sequence(flat, batch_first=True).movedim(2, 1).contiguous()  # [b, k, n, d]
-        x = x if len(depths) > 1 else x.squeeze(1)
-        found.append(Split(x, torch.arange(x.shape[2]) < lengths[:, None], torch.tensor(labels)))
+        mask = torch.arange(x.shape[2]) < lengths[:, None]
+        found.append(Split(x if len(depths) > 1 else x.squeeze(1), mask, torch.tensor(labels)))
     return found
 
 

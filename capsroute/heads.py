@@ -4,6 +4,7 @@ Axes: `k` kinds of features, such as the depths of a transformer's hidden states
 `v` numbers that describe a part; `i = (k, m)` inputs of routing; `j` classes; `c`, `d`, `h` as in routing; `...` batch.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -31,8 +32,8 @@ class RoutingHead(nn.Module):
     """Routes the features of any number of places to class capsules, in place of pooling and a linear layer.
 
     Each place votes for the score and the capsule of each of `n_parts` parts, and belongs to those whose learned query
-    it fits and with whose votes it agrees. Parts are inputs of routing with parameters of their own; classes are found
-    by agreement between parts.
+    it fits and with whose votes it agrees, or to none. Parts are inputs of routing with parameters of their own;
+    classes are found by agreement between parts.
 
     Args:
         d_inp: Size of the features at a place.
@@ -235,7 +236,8 @@ def find_parts(fit: Tensor, votes: Tensor, mask: Tensor | None, n_iters: int) ->
     """Return what places say of each part together, `[..., v, m]`, and each place's share in it, `[..., n, m]`.
 
     The first shares are attention. Then places are divided between parts as in the E-step of routing, by their fit and
-    by how likely their votes are. A part of which there is less or more than of the mean part is scaled accordingly.
+    by how likely their votes are, and may belong to none. A part of which there is little is scaled down, one of which
+    there is much up to twice.
 
     Args:
         fit: How well each place fits the query of each part, `[..., n, m]`.
@@ -250,7 +252,8 @@ def find_parts(fit: Tensor, votes: Tensor, mask: Tensor | None, n_iters: int) ->
         squares = (votes - mean.unsqueeze(-3)).square()
         sig2 = (shares.unsqueeze(-2) * squares).sum(-3) + EPS  # [..., v, m]
         log_P = -(squares * (0.5 / sig2).unsqueeze(-3)).sum(-2) - 0.5 * sig2.log().sum(-2, keepdim=True)
-        log_R = (fit + log_P).log_softmax(-1)  # [..., n, m]
+        none = math.log(fit.shape[-1])  # as if in all parts, at means of votes of variance 1: log_P has no constant
+        log_R = F.pad(fit + log_P, (0, 1), value=none).log_softmax(-1)[..., :-1]  # [..., n, m]
         shares, mean = average_votes(log_R, votes, mask)
         there = torch.ones_like(log_R[..., :1]) if mask is None else mask.to(dtype)
         used = (log_R.exp() * there).sum(-2, keepdim=True)  # [..., 1, m]

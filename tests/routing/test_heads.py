@@ -1,6 +1,7 @@
 """The routing head: the features it takes, what it returns, and that it learns."""
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -76,7 +77,8 @@ def test_parts_by_hand(n_iters: int) -> None:
             mean = shares[:, m] @ votes[:, :, m]
             sig2 = shares[:, m] @ (votes[:, :, m] - mean) ** 2 + EPS
             log_R[:, m] += torch.distributions.Normal(mean, sig2.sqrt()).log_prob(votes[:, :, m]).sum(-1)
-        R = log_R.softmax(1)
+        none = math.log(PARTS) - size / 2 * math.log(2 * math.pi)  # as if in all parts, at means of votes of variance 1
+        R = log_R.exp() / (log_R.exp().sum(1, keepdim=True) + math.exp(none))
         shares, scale = R / R.sum(0), 2 * R.sum(0) / (R.sum(0) + 7 / PARTS)
     found = scale * torch.einsum("nm,nvm->vm", shares, votes)
     a, mu, of_places = head.parts(x)
@@ -86,7 +88,7 @@ def test_parts_by_hand(n_iters: int) -> None:
 
 
 def test_a_place_that_disagrees_counts_less() -> None:
-    """Its share in parts is less than by attention, and less the further off it is."""
+    """Its share in a part is less than by attention, and less the further off it is."""
     head, x = make_head(n_parts=1), features(1, D).repeat(9, 1) + 0.1 * features(9, D)
     with torch.no_grad():
         head.attend.weight.zero_()  # all places fit alike: attention gives a ninth
