@@ -1,12 +1,13 @@
 """Settings by name, and what is said of those that do not exist or do not fit."""
 
 import dataclasses
-import json
+from pathlib import Path
 
 import pytest
 
 from capsroute.lab.training.config import SettingError, change_settings
-from capsroute.lab.training.experiments import EXPERIMENTS, make_config, make_task, saved_config
+from capsroute.lab.training.experiments import EXPERIMENTS, make_config, make_task, read_config
+from capsroute.lab.training.runs import RunFolder
 from capsroute.lab.training.vision import VisionConfig
 
 
@@ -61,16 +62,18 @@ def test_value_out_of_range_names_range(setting: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_saved_config_is_read_back(name: str) -> None:
-    config = make_config(name)
-    assert saved_config(json.loads(json.dumps(dataclasses.asdict(config)))) == config
+def test_saved_config_is_read_back(name: str, tmp_path: Path) -> None:
+    config, run = make_config(name), RunFolder(tmp_path)
+    run.write_json("config.json", dataclasses.asdict(config))
+    assert read_config(run) == config
     assert make_task(config).config is config
 
 
-def test_config_of_another_version_names_differing_fields() -> None:
-    values = dataclasses.asdict(make_config("smallnorb")) | {"dropout": 0.5}
-    with pytest.raises(SettingError, match="dropout"):
-        saved_config(values)
+def test_config_of_another_version_names_file_and_differing_fields(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.write_json("config.json", dataclasses.asdict(make_config("smallnorb")) | {"dropout": 0.5})
+    with pytest.raises(SettingError, match=r"config\.json: .*of another version, they differ in: dropout"):
+        read_config(run)
 
 
 def test_unknown_experiment_lists_experiments() -> None:

@@ -88,7 +88,7 @@ def compare_settings(
     study: "Study", folder: Path, environment: Environment, jobs: int, ray: tuple[str, int, float], note: str
 ) -> None:
     """Run a study, on a cluster if Ray has an address, and print its table and the files it wrote."""
-    from ..report.study_chart import draw_study
+    from ..report.charts import draw_study
     from ..training.cluster import Cluster
     from ..training.comparison import compare
     from ..training.study import run_study

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -90,10 +90,6 @@ def embed(
         cache: `"disk"`, `"memory"` (of the device), `"none"` (encoded on every read) or `"auto"`: the first of these
             with enough space.
     """
-    if cache not in get_args(Storage):
-        raise UserError(f"cache: expected one of {list(get_args(Storage))}, got {cache!r}")
-    if not cache_gb >= 0:
-        raise UserError(f"cache_gb: expected a number of gigabytes from 0 on, got {cache_gb}")
     device, ids = torch.device(device), encoder.tokenize(texts)
     n_bytes = sum(map(len, ids)) * _bytes_per_token(encoder)
     key = hash_texts(texts, f"{VERSION}:{encoder.key()}:{len(texts)}")

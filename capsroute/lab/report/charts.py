@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from ..analysis.accuracy import GroupAccuracy
+from ..atomic_files import write_atomically
 from ..html import Html, image
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
@@ -131,6 +133,22 @@ def draw_accuracies(title: str, rows: Mapping[str, GroupAccuracy], overall: floa
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     set_title(axes, title)
     return figure
+
+
+def draw_study(path: Path, title: str, accuracies: Mapping[str, Sequence[float]]) -> Path:
+    """Write a chart of the accuracies of each setting, the first on top: a dot for each run, a line at the mean."""
+    figure, [[axes]] = new_axes(7.0, 1.2 + 0.35 * len(accuracies))
+    places = np.arange(len(accuracies))[::-1]
+    for place, shares in zip(places, accuracies.values(), strict=True):
+        values = 100 * np.array(shares)
+        axes.plot(values, np.full(len(values), place), "o", color=BLUE, alpha=0.6, markersize=6, markeredgewidth=0)
+        axes.plot([values.mean()] * 2, [place - 0.25, place + 0.25], color=INK, linewidth=2)
+    axes.set_yticks(places, list(accuracies))
+    axes.set_ylim(-0.6, len(accuracies) - 0.4)
+    axes.xaxis.set_major_formatter(PERCENT)
+    set_title(axes, f"{title}: each run (dots) and their mean (lines)")
+    write_atomically(path, encode_figure(figure))
+    return path
 
 
 def axis_floor(rows: Sequence[GroupAccuracy]) -> float:

@@ -109,21 +109,16 @@ def complete_config(experiment: str, settings: list[str], recipe: str = "paper")
     return dataclasses.replace(config, **found, data=str(Path(config.data).resolve()))
 
 
-def saved_config(values: dict[str, Any]) -> ExperimentConfig:
-    """Return the config that a run's config.json holds."""
-    kind = type(make_config(str(values.get("experiment"))))
-    differing = values.keys() ^ {field.name for field in dataclasses.fields(kind)}
-    if differing:
-        raise SettingError(f"the saved settings are of another version, they differ in: {', '.join(sorted(differing))}")
-    check_types(kind, values)
-    return kind(**values)
-
-
 def read_config(run: RunFolder) -> ExperimentConfig:
     """Return the config of a run; errors name its file."""
     values = run.read_json("config.json")
     try:
-        return saved_config(values)
+        kind = type(make_config(str(values.get("experiment"))))
+        if differing := values.keys() ^ {field.name for field in dataclasses.fields(kind)}:
+            names = ", ".join(sorted(differing))
+            raise SettingError(f"the saved settings are of another version, they differ in: {names}")
+        check_types(kind, values)
+        return kind(**values)
     except ValueError as error:
         raise SettingError(f"{run.path / 'config.json'}: {error}") from error
 
