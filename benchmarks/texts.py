@@ -134,11 +134,12 @@ def train_all(task: str, encoder: str, options: argparse.Namespace) -> None:
     """Train what is missing for a task and an encoder, probes first."""
     data = load_data(task, encoder, options.data, WORK / "states")
     sizes = [size for size in options.sizes if size < len(data.rows["train"])]
-    means, stored = data.states.means(), read_runs()
-    for size, rate, seed in product(sizes, options.rates, SEEDS):  # cheap, so that all seeds have all rates
-        run = Run(task, encoder, "probe", "0", size, rate, seed)
-        if not any(run == tuple(row[name] for name in Run._fields) for row in stored):
-            train_all_probes(run, data, means)
+    done = {tuple(row[name] for name in Run._fields) for row in read_runs()}
+    settings = product(sizes, options.rates, SEEDS)  # cheap, so that all seeds have all rates
+    probes = [run for run in (Run(task, encoder, "probe", "0", *own) for own in settings) if run not in done]
+    means = data.states.means(torch.arange(len(data.y))) if probes else torch.empty(0)
+    for run in probes:
+        train_all_probes(run, data, means)
     del means
     depths = {"best": [choose_depth(read_runs(), task, encoder)], "all": ENCODERS[encoder]}
     for size, where, head, _ in product(sizes, options.where, options.heads, range(2)):
@@ -168,7 +169,7 @@ def wanted_runs(rows: list[Row], rates: Sequence[float], *setting: Any) -> list[
 def test_all(task: str, encoder: str, options: argparse.Namespace) -> None:
     """Read the test split with all runs at a chosen rate, of settings that have all their runs."""
     data, rows = load_data(task, encoder, options.data, WORK / "states"), read_runs()
-    means, texts = data.states.means(), TASKS[task].load(options.data).text
+    means, texts = data.states.means(data.rows["test"]), TASKS[task].load(options.data).text
     groups = find_groups([texts[k] for k in data.rows["test"].tolist()])
     for row in rows:
         run = Run(*(row[name] for name in Run._fields))
@@ -181,7 +182,7 @@ def test_all(task: str, encoder: str, options: argparse.Namespace) -> None:
         if run.head == "probe":
             model = Probes(1, means.shape[2], len(data.classes))
             model.load_state_dict(weights)
-            found = model(means[data.rows["test"]][:, depths])[:, 0].argmax(-1)
+            found = model(means[:, depths])[:, 0].argmax(-1)
         else:
             model = make_model(run.head, run.where, means.shape[2], len(data.classes), len(depths))
             model.load_state_dict(weights)

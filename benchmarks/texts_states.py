@@ -32,11 +32,14 @@ class States(NamedTuple):
         found = [self.flat[depth][at] for depth in depths]
         return found[0] if len(depths) == 1 else torch.stack(found, 1), mask
 
-    def means(self) -> Tensor:
-        """Return the mean over tokens of each text at each depth, `[texts, k, d]` in float32."""
-        lengths = self.starts.diff()
-        sums = [torch.segment_reduce(plane.float(), "sum", lengths=lengths) for plane in self.flat]
-        return torch.stack(sums, 1) / lengths[:, None, None]
+    def means(self, rows: Tensor) -> Tensor:
+        """Return the mean over tokens of some texts at each depth, `[rows, k, d]` in float32."""
+        found = torch.empty(len(rows), len(self.flat), self.flat.shape[2])
+        for places in self.starts.diff()[rows].argsort().split(64):
+            x, mask = self.batch(rows[places], range(len(self.flat)))
+            weights = mask / mask.sum(1, keepdim=True)  # [b, n]
+            found[places] = torch.einsum("bknd,bn->bkd", x.float(), weights)
+        return found
 
 
 def load_states(encoder: Path, texts: Sequence[str], n_training: int, path: Path) -> States:

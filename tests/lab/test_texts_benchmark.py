@@ -58,7 +58,8 @@ def test_states_are_those_of_the_encoder_standardised(bench: Any, tmp_path: Path
     x, mask = found.batch(torch.tensor([2, 1]), [0, 2])
     assert mask.sum(1).tolist() == [len(rows[2]), len(rows[1])]
     torch.testing.assert_close(x[0, 1, : len(rows[2])], found.flat[2, found.starts[2] : found.starts[3]])
-    torch.testing.assert_close(found.means()[3, 1], found.flat[1, found.starts[3] :].float().mean(0))
+    means = found.means(torch.tensor([3, 0]))
+    torch.testing.assert_close(means[0, 1], found.flat[1, found.starts[3] :].float().mean(0))
 
 
 def test_runs_are_trained_tested_and_reported(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +85,7 @@ def test_runs_are_trained_tested_and_reported(bench: Any, tmp_path: Path, monkey
     shutil.copytree(ENCODER, tmp_path / "minilm")
     shutil.copy(ROOT / "docs/texts.md", tmp_path)
     options = ["--tasks", "sst2", "--encoders", "minilm", "--heads", "routing", "--data", str(tmp_path)]
+    options += ["--rates", "0.0005", "0.002"]
 
     def call(*arguments: str) -> None:
         monkeypatch.setattr(sys, "argv", ["texts.py", *options, *arguments])
