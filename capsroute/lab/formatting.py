@@ -1,6 +1,5 @@
 """Numbers and texts formatted for readers."""
 
-import math
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
@@ -17,18 +16,6 @@ def percent(share: float) -> str:
 
 def interval(bounds: tuple[float, float]) -> str:
     return f"{percent(bounds[0])} to {percent(bounds[1])}"
-
-
-def duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return str(seconds)
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-    minutes = round(minutes + rest / 60)
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def readable(text: str, limit: int = 320) -> str:

@@ -234,8 +234,6 @@ def test_missing_files_are_reported(small: Table, published: Files, tmp_path: Pa
         smallnorb.load(tmp_path, "test")
     assert "cat" not in str(raised.value).removeprefix(str(tmp_path)).split("(")[0]
     assert len(smallnorb.load(tmp_path, "train").images) == N
-    with pytest.raises(ValueError, match=r"split: expected one of \['train', 'test'\], got 'dev'"):
-        smallnorb.load(tmp_path, "dev")
 
 
 def test_check_returns_states(small: Table, published: Files, folder: Path) -> None:

@@ -145,37 +145,6 @@ def test_cache_is_not_rendered_again(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.npy"))) == 3
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"category": "boat"}, "category: expected one of .*, got 'boat'"),
-        ({"category": 5}, "category: expected one of .*, got 5"),
-        ({"instance": 10}, "instance: expected from 0 to 9, got 10"),
-        ({"elevation": 5}, "elevation: expected from 10 to 90, got 5"),
-        ({"azimuth": float("nan")}, "azimuth: expected finite degrees, got nan"),
-        ({"lighting": 6}, "lighting: expected whole numbers from 0 to 5, got 6"),
-        ({"lighting": 0.5}, "lighting: expected whole numbers from 0 to 5, got 0.5"),
-        ({"size": 3}, "size: expected at least 8, got 3"),
-        ({"seed": -1}, "seed: expected at least 0, got -1"),
-        ({"elevation": [30, 40], "azimuth": [0, 20, 40]}, r"expected one or n values each, got \[2, 3, 1\]"),
-    ],
-)
-def test_render_refuses(change: dict, message: str) -> None:
-    good = {"category": "car", "instance": 0, "elevation": 40, "azimuth": 0, "lighting": 0, "size": 8, "seed": 0}
-    with pytest.raises(ValueError, match=message):
-        toys.render(**good | change)
-
-
-def test_load_refuses(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"split: expected one of .*, got 'dev'"):
-        toys.load(tmp_path, "dev")
-    with pytest.raises(ValueError, match="size: expected at least 8, got 3"):
-        toys.load(tmp_path, "test", 3)
-    with pytest.raises(TypeError, match="size: expected an integer, got float"):
-        toys.load(tmp_path, "test", 48.0)
-    assert not list(tmp_path.iterdir())
-
-
 class TestSolids:
     """Compare closed forms with small steps along each ray."""
 

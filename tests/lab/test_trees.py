@@ -168,11 +168,6 @@ def test_no_trees_give_no_phrases() -> None:
     assert listed(extract_phrases([])) == []
 
 
-def test_other_classes_are_refused() -> None:
-    with pytest.raises(ValueError, match="classes: expected 5 or 2, got 3"):
-        extract_phrases([], 3)
-
-
 def test_take_selects_phrases() -> None:
     every = Phrases(["a", "b", "c"], np.array([0, 1, 2]))
     assert listed(every.take(np.array([2, 0]))) == [("c", 2), ("a", 0)]

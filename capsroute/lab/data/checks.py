@@ -1,10 +1,8 @@
-"""The error that all datasets raise, checks of their arguments, and states of published files."""
+"""The error that all datasets raise, and states of published files."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from ..errors import UserError
 
@@ -13,20 +11,6 @@ ORIGINAL, READABLE = "original", "readable, but not the published original"
 
 class DataError(UserError):
     """Report data that is missing or wrong; the message names the file or address and says what to do."""
-
-
-def check_split(split: str, splits: Iterable[str]) -> None:
-    if split not in splits:
-        raise ValueError(f"split: expected one of {list(splits)}, got {split!r}")
-
-
-def check_integer(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Raise unless `value` is an integer from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
-    if value < low or (high is not None and value > high):
-        wanted = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{name}: expected {wanted}, got {value}")
 
 
 class FileState(NamedTuple):

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..atomic_files import atomic_write
-from .checks import DataError, FileState, check_file, check_originals, check_present, check_split, find_file, read_error
+from .checks import DataError, FileState, check_file, check_originals, check_present, find_file, read_error
 from .downloads import download, file_digest, name_write_errors
-from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs
+from .pairs import CATEGORIES, INSTANCES, Pairs
 
 BASE_URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
 FETCH = "capsroute data fetch smallnorb"
@@ -58,7 +58,6 @@ def load(folder: Path, split: str) -> Pairs:
         folder: Holds the split's three files, as .mat or .mat.gz.
         split: `"train"` or `"test"`.
     """
-    check_split(split, SPLITS)
     folder = Path(folder)
     found = {m: _find(folder, m) for m in MATRICES if m.split == split}
     missing = ", ".join(f"{m.name}.mat.gz" for m, path in found.items() if not path)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ..atomic_files import write_atomically
-from .checks import DataError, FileState, check_file, check_originals, check_present, check_split, find_file
+from .checks import DataError, FileState, check_file, check_originals, check_present, find_file
 from .downloads import download, file_digest, name_write_errors
 from .trees import Phrases, extract_phrases, parse_trees, read_trees
 
@@ -35,7 +35,6 @@ def load(folder: Path, split: str, classes: int = 5) -> Phrases:
         split: `"train"`, `"validation"` or `"test"`.
         classes: 5, or 2 to leave neutral phrases out.
     """
-    check_split(split, FILES)
     folder, name = Path(folder), FILES[split]
     path = _find(folder, name)
     check_present(folder, "" if path else f"{name} (or {INSIDE}/{name})", FETCH)

@@ -5,7 +5,7 @@ the toys' proportions, paint and position; their kinds (an elephant, a tank lorr
 """
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ..atomic_files import cached_array
 from ..progress import progress_bar
-from .checks import check_integer, check_split
-from .pairs import CATEGORIES, INSTANCES, SPLITS, Pairs
+from .pairs import CATEGORIES, INSTANCES, Pairs
 from .toybox.airplanes import build_airplane
 from .toybox.creatures import build_animal, build_human
+from .toybox.solids import Solid
 from .toybox.stage import LIGHTINGS, Toy, cast_shadows, place_toy, render_views
 from .toybox.vehicles import build_car, build_truck
 
@@ -28,7 +28,10 @@ VERSION = 2  # of the images: raise it with every change to them, so that no old
 N_ELEVATIONS, N_AZIMUTHS, N_LIGHTINGS = 9, 18, len(LIGHTINGS)
 BATCH = 18  # views
 MAX_WORKERS = 8  # more threads wait for Python's interpreter lock
-BUILDERS = dict(zip(CATEGORIES, (build_animal, build_human, build_airplane, build_truck, build_car), strict=True))
+Builder = Callable[[SimpleNamespace], Iterator[Solid]]
+BUILDERS: dict[str, Builder] = dict(
+    zip(CATEGORIES, (build_animal, build_human, build_airplane, build_truck, build_car), strict=True)
+)
 TOYS = tomllib.loads(Path(__file__).with_name("toybox").joinpath("toys.toml").read_text(encoding="utf-8"))
 
 Angles = float | Sequence[float] | np.ndarray | Tensor
@@ -54,9 +57,6 @@ def load(
         seed: Varies the toys, 0 or more.
         device: Renders the images.
     """
-    check_split(split, SPLITS)
-    check_integer("size", size, 8)
-    check_integer("seed", seed, 0)
     category, info = make_labels(split)
     path, shape = Path(folder) / f"toys-{VERSION}-{size}-{seed}" / f"{split}.npy", (len(category), 2, size, size)
     images = cached_array(path, shape, lambda: _render_split(split, size, seed, torch.device(device)))
@@ -86,24 +86,11 @@ def render(
         seed: Varies the toy, 0 or more.
         device: Renders the images and holds the result.
     """
-    check_integer("size", size, 8)
-    device = torch.device(device)
-    toy = build_toy(category, instance, seed=seed)
+    device, toy = torch.device(device), build_toy(category, instance, seed=seed)
     flat = [torch.as_tensor(value, dtype=torch.float64).flatten() for value in (elevation, azimuth, lighting)]
-    sizes = [len(value) for value in flat]
-    if len(set(sizes) - {1}) > 1:
-        raise ValueError(f"elevation, azimuth, lighting: expected one or n values each, got {sizes}")
-    up, turned, light = torch.broadcast_tensors(*flat)
-    is_lighting = torch.isin(light, torch.arange(N_LIGHTINGS, dtype=light.dtype))
-    for name, value, good, wanted in (
-        ("elevation", up, (up >= 10) & (up <= 90), "from 10 to 90"),
-        ("azimuth", turned, turned.isfinite(), "finite degrees"),
-        ("lighting", light, is_lighting, "whole numbers from 0 to 5"),
-    ):
-        if not good.all():
-            raise ValueError(f"{name}: expected {wanted}, got {value[~good][0]:g}")
+    up, turned, light = (value.to(device) for value in torch.broadcast_tensors(*flat))
     out = []
-    for e, a, k in zip(*(x.to(device).split(BATCH) for x in (up, turned, light)), strict=True):
+    for e, a, k in zip(*(value.split(BATCH) for value in (up, turned, light)), strict=True):
         views = render_views(toy, a, e, cast_shadows(toy, a), size)  # [n, lightings, 2, size, size]
         out.append(views[torch.arange(len(k), device=device), k.long()])
     return torch.cat(out) if out else torch.zeros(0, 2, size, size, dtype=torch.uint8, device=device)
@@ -111,12 +98,7 @@ def render(
 
 def build_toy(category: int | str, instance: int, *, seed: int = 0) -> Toy:
     """Build one toy, ready to be rendered."""
-    if not isinstance(category, str) and category in range(len(CATEGORIES)):
-        category = CATEGORIES[category]
-    if category not in BUILDERS:
-        raise ValueError(f"category: expected one of {list(CATEGORIES)} or its index, got {category!r}")
-    check_integer("instance", instance, 0, 9)
-    check_integer("seed", seed, 0)
+    category = category if isinstance(category, str) else CATEGORIES[category]
     rng = np.random.default_rng([seed, list(BUILDERS).index(category), instance])
     spec = {name: _vary_floats(column[instance], rng) for name, column in TOYS[category].items()}
     spec |= {name: rng.uniform(low, high) for name, (low, high) in TOYS["paints"][category].items()}

@@ -148,8 +148,6 @@ def extract_phrases(trees: Iterable[Tree], classes: int = 5, roots_only: bool = 
     Phrases come in the order of their first occurrence. Of several labels the most frequent one counts, and of equally
     frequent ones the first. With two `classes`, negative and positive, neutral phrases are left out before all else.
     """
-    if classes not in (5, 2):
-        raise ValueError(f"classes: expected 5 or 2, got {classes!r}")
     found = (
         (tree.text(node), node.label if classes == 5 else int(node.label > NEUTRAL))
         for tree in trees

@@ -1,6 +1,6 @@
 """The HTML report of a finished training run."""
 
-import math
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from lightning.fabric import Fabric
 
 from ..data.own import list_images
 from ..errors import UserError
-from ..formatting import duration, interval, percent, readable
+from ..formatting import interval, percent, readable
 from ..html import Section, paragraph
 from ..inference import Predictor
 from ..training.evaluate import score_run
@@ -62,7 +62,7 @@ def write_run_report(run: RunFolder | Path, fabric: Fabric, *, progress: bool = 
         | {
             "parameters": f"{facts['parameters']:,}",
             "epochs": str(saved["epochs"]),
-            "training time": duration(facts.get("seconds", math.nan)),
+            "training time": str(timedelta(seconds=round(facts["seconds"]))),
             "weights": "final, after the last step",
         },
         training=run.training.read(),
