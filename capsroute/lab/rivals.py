@@ -1,6 +1,6 @@
 """Other routing algorithms, plain and small, to be compared with ours on the same trunk, data and regime.
 
-Each layer takes scores `a_inp [..., i]` and capsules `mu_inp [..., i, c, d]` and returns `Found`. Votes are those of
+Each layer takes scores `a_inp [..., i]` and capsules `mu_inp [..., i, c, d]` and returns `OutputCapsules`. Votes are those of
 `Routing` without biases, `V_ij = mu_i W_ij`, and where an algorithm routes vectors they are flattened to `v = c * h`
 numbers. A score is the logit of what its paper calls the probability that a capsule is there.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 LEAST = 1e-9  # keeps divisions and logarithms finite
 
 
-class Found(NamedTuple):
+class OutputCapsules(NamedTuple):
     """Output capsules: scores `a [..., j]` before the logistic function, and poses `mu [..., j, c, h]`."""
 
     a: Tensor
@@ -55,7 +55,7 @@ class DynamicRouting(Rival):
     so input scores are not used.
     """
 
-    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> Found:
+    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> OutputCapsules:
         V = self.votes(self.squash(mu_inp.flatten(-2)).view_as(mu_inp))  # [..., i, j, v]
         logits, s = torch.zeros_like(V[..., 0]), V[..., 0, :, :]
         for iteration in range(self.n_iters):
@@ -63,7 +63,7 @@ class DynamicRouting(Rival):
             if iteration + 1 < self.n_iters:
                 logits = logits + torch.einsum("...ijv,...jv->...ij", V, self.squash(s))
         # the squashed length is s² / (1 + s²), whose logit is log s²
-        return Found((s.square().sum(-1) + LEAST).log(), self.poses(self.squash(s)))
+        return OutputCapsules((s.square().sum(-1) + LEAST).log(), self.poses(self.squash(s)))
 
     @staticmethod
     def squash(s: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class EMRouting(Rival):
         n_out = self.W.shape[1]
         self.beta_u, self.beta_a = nn.Parameter(torch.zeros(n_out)), nn.Parameter(torch.zeros(n_out))
 
-    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> Found:
+    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> OutputCapsules:
         V, there = self.votes(mu_inp), a_inp.sigmoid().unsqueeze(-1)
         R = torch.full_like(V[..., 0], 1 / V.shape[-2])  # [..., i, j]
         for iteration in range(self.n_iters):
@@ -98,7 +98,7 @@ class EMRouting(Rival):
             a = self.rate * (1 - 0.95 ** (iteration + 1)) * (self.beta_a - cost.sum(-1))
             fit = -0.5 * ((square / sig2.unsqueeze(-3)).sum(-1) + (2 * math.pi * sig2).log().sum(-1).unsqueeze(-2))
             R = (F.logsigmoid(a).unsqueeze(-2) + fit).softmax(-1)
-        return Found(a, self.poses(mu))
+        return OutputCapsules(a, self.poses(mu))
 
 
 class InvertedAttention(Rival):
@@ -113,14 +113,14 @@ class InvertedAttention(Rival):
         size = math.prod(self.capsule)
         self.normalise, self.read = nn.LayerNorm(size), nn.Linear(size, 1)
 
-    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> Found:
+    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> OutputCapsules:
         V = self.votes(mu_inp)
         R = torch.full_like(V[..., 0], 1 / V.shape[-2])
         for iteration in range(self.n_iters):
             pose = self.normalise(torch.einsum("...ij,...ijv->...jv", R, V))
             if iteration + 1 < self.n_iters:
                 R = torch.einsum("...ijv,...jv->...ij", V, pose).softmax(-1)
-        return Found(self.read(pose).squeeze(-1), self.poses(pose))
+        return OutputCapsules(self.read(pose).squeeze(-1), self.poses(pose))
 
 
 class SelfAttentionRouting(Rival):
@@ -134,14 +134,14 @@ class SelfAttentionRouting(Rival):
         super().__init__(*args, **settings)
         self.prior = nn.Parameter(torch.zeros(self.W.shape[:2]))  # [i, j] or [1, j]
 
-    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> Found:
+    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> OutputCapsules:
         V = self.votes(self.squash(mu_inp.flatten(-2)).view_as(mu_inp))
         # a vote's products with all others, added up, are its product with their sum
         likeness = torch.einsum("...ijv,...jv->...ij", V, V.sum(-3)) / math.sqrt(V.shape[-1])
         s = torch.einsum("...ij,...ijv->...jv", likeness.softmax(-1) + self.prior, V)
         length = (s.square().sum(-1) + LEAST).sqrt()
         # the squashed length is 1 - exp(-length), whose logit is log(exp(length) - 1)
-        return Found(length + torch.log(-torch.expm1(-length)), self.poses(self.squash(s)))
+        return OutputCapsules(length + torch.log(-torch.expm1(-length)), self.poses(self.squash(s)))
 
     @staticmethod
     def squash(s: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class SequenceRouting(Rival):
         self.normalise, self.predict = nn.LayerNorm(size), nn.Linear(size, d_cov * d_inp)
         self.read = nn.Linear(size, 1)
 
-    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> Found:
+    def forward(self, a_inp: Tensor, mu_inp: Tensor) -> OutputCapsules:
         V, x = self.votes(mu_inp), mu_inp.flatten(-2)
         there = a_inp.sigmoid().unsqueeze(-1)  # [..., i, 1]
         R = torch.full_like(V[..., 0], 1 / V.shape[-2])
@@ -176,7 +176,7 @@ class SequenceRouting(Rival):
             pose = self.normalise(torch.einsum("...ij,...ijv->...jv", credit, V))
             if iteration + 1 < self.n_iters:
                 R = (x @ self.predict(pose).mT / math.sqrt(x.shape[-1])).softmax(-1)
-        return Found(self.read(pose).squeeze(-1), self.poses(pose))
+        return OutputCapsules(self.read(pose).squeeze(-1), self.poses(pose))
 
 
 RIVALS: dict[str, type[Rival]] = {

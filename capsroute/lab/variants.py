@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..layers import Routing
 from ..nets import SmallNORB
 from ..nets.smallnorb import stack_coordinates
-from .rivals import RIVALS, Found
+from .rivals import RIVALS, OutputCapsules
 
 Algorithm = Literal[
     "agreement", "dynamic", "em", "inverted-attention", "self-attention", "sequence", "mean", "attention"
@@ -69,12 +69,12 @@ class Variant(SmallNORB):
         else:
             self.routings = nn.ModuleList([Pooling(17 * v.n_parts, n_classes, v.n_parts, v.routing == "attention")])
 
-    def forward(self, images: Tensor) -> Found:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(self, images: Tensor) -> OutputCapsules:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return scores and poses of the classes."""
         a, mu = self.parts(images)
         for routing in self.routings:
             a, mu, *_ = routing(a, mu)
-        return Found(a, mu)
+        return OutputCapsules(a, mu)
 
     def embed(self, images: Tensor) -> Tensor:
         x = stack_coordinates(images)

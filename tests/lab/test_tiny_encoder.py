@@ -112,11 +112,7 @@ def test_random_state_is_restored(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr() == ("", "")
 
 
-def test_bad_arguments_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="texts: expected at least one text, got none"):
-        tiny.pretrain(tmp_path / "model", [])
-    with pytest.raises(ValueError, match="texts: expected words, found none"):
-        tiny.pretrain(tmp_path / "model", ["", " "])
+def test_other_files_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     with pytest.raises(UserError, match="folder: expected a new or empty folder for the tiny encoder, found other"):

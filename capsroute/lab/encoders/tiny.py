@@ -23,7 +23,7 @@ from ..atomic_files import staging_folder
 from ..data.downloads import file_digest, name_write_errors
 from ..errors import UserError
 from ..progress import progress_bar
-from .encoder import hash_texts, replace_surrogates
+from .encoder import hash_texts
 from .loading import silence_transformers
 
 VERSION = 3  # of the models: raise it with every change to them, so that no old one is read
@@ -57,8 +57,6 @@ def pretrain(
         width: Of its embeddings, a multiple of 16.
     """
     folder = Path(folder)
-    if not texts:
-        raise ValueError("texts: expected at least one text, got none")
     settings = {"n_steps": n_steps, "n_layers": n_layers, "width": width, "max_tokens": MAX_TOKENS}
     settings |= {"vocabulary": VOCABULARY, "seed": seed, "version": VERSION, "texts": hash_texts(texts)}
     if _is_saved(folder, settings):
@@ -76,8 +74,7 @@ def pretrain(
         from transformers import GPT2Config, GPT2LMHeadModel
 
         torch.manual_seed(seed)
-        clean = [replace_surrogates(text) for text in texts]
-        tokenizer = _make_tokenizer(clean)
+        tokenizer = _make_tokenizer(texts)
         end = tokenizer.eos_token_id
         config = GPT2Config(
             vocab_size=len(tokenizer),
@@ -91,9 +88,7 @@ def pretrain(
             **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
         )
         model = GPT2LMHeadModel(config)
-        rows = [torch.tensor([*row, end]) for row in tokenizer(clean, truncation=True).input_ids if row]
-        if not rows:
-            raise ValueError("texts: expected words, found none")
+        rows = [torch.tensor([*row, end]) for row in tokenizer(list(texts), truncation=True).input_ids]
         loss = _train(model, rows, n_steps)
         _save(model, tokenizer, settings | {"loss": loss}, staging)
         if folder.exists():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
     from rich.console import Console
 
-GOOD = 0.9  # accuracy whose first step is recorded
+TARGET = 0.9  # accuracy whose first step is recorded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -236,7 +236,7 @@ def measure_run(*arguments: Any) -> dict[str, Any]:
     validation, facts = run.validation.read(), run.read_record()
     if not validation:
         raise UserError(f"{run.path}: expected validation results, found none")
-    good = validation["accuracy"] >= GOOD
+    good = validation["accuracy"] >= TARGET
     row: dict[str, Any] = {"accuracy": float(validation["accuracy"][-1])}
     row["step at 90%"] = int(validation["step"][good.argmax()]) if good.any() else None
     names = ("parameters", "steps", "seconds", "peak MiB", "device", "torch", "capsroute", "commit", "started")
