@@ -1,8 +1,8 @@
 """Other routing algorithms, plain and small, to be compared with ours on the same trunk, data and regime.
 
-Each layer takes scores `a_inp [..., i]` and capsules `mu_inp [..., i, c, d]` and returns `OutputCapsules`. Votes are those of
-`Routing` without biases, `V_ij = mu_i W_ij`, and where an algorithm routes vectors they are flattened to `v = c * h`
-numbers. A score is the logit of what its paper calls the probability that a capsule is there.
+Each layer takes scores `a_inp [..., i]` and capsules `mu_inp [..., i, c, d]` and returns `OutputCapsules`. Votes are
+those of `Routing` without biases, `V_ij = mu_i W_ij`, and where an algorithm routes vectors they are flattened to
+`v = c * h` numbers. A score is the logit of what its paper calls the probability that a capsule is there.
 """
 
 import math
