@@ -103,19 +103,10 @@ def box(centre: Point, size: Point, paint: float, R: np.ndarray | None = None) -
 
 def find_hull(points: Outline) -> np.ndarray:
     """Return the corners of a convex hull in order, so that varied outlines stay fit for a prism."""
-    ordered = sorted({(float(x), float(y)) for x, y in points})
-    corners: list[tuple[float, float]] = []
-    for chain in (ordered, ordered[::-1]):
-        first = len(corners)
-        for x, y in chain:
-            while len(corners) > first + 1:
-                (ax, ay), (bx, by) = corners[-2:]
-                if (bx - ax) * (y - ay) - (by - ay) * (x - ax) > 1e-9:
-                    break
-                corners.pop()
-            corners.append((x, y))
-        corners.pop()
-    return np.array(corners)
+    from scipy.spatial import ConvexHull  # of scikit-learn's dependencies; slow to import
+
+    corners = np.array(points)[ConvexHull(points).vertices]
+    return np.roll(corners, -np.lexsort(corners.T[::-1])[0], axis=0)  # the leftmost first
 
 
 def profile(xz: Outline, width: float, paint: float, *, lean: float = 0.0, y: float = 0.0) -> Solid:
