@@ -127,11 +127,17 @@ def choose_rate(rows: list[dict[str, Any]], name: str, head: str) -> float:
 
 def wanted_runs(rows: list[dict[str, Any]], name: str, head: str) -> Iterator[tuple[float, int]]:
     """Yield rates and seeds that are not there yet: first those from which the rate is chosen."""
-    done = {(r["rate"], r["seed"]) for r in rows if (r["task"], r["head"]) == (name, head)}
+    done = {(r["rate"], r["seed"]): "test_all" in r for r in rows if (r["task"], r["head"]) == (name, head)}
     first = [run for run in product(RATES, FIRST_SEEDS) if run not in done]
     yield from first
-    if not first:
-        yield from (run for run in product(final_rates(rows, name, head), SEEDS) if run not in done)
+    for run in () if first else product(final_rates(rows, name, head), SEEDS):
+        if not done.get(run) and not Path(f"{locate_run(name, head, *run)}.pt").exists():
+            yield run  # rows that are stored without test accuracy are of no use for the test without their weights
+
+
+def locate_run(name: str, head: str, rate: float, seed: int) -> Path:
+    """Return the path of a run's row and weights, without `.json` and `.pt`."""
+    return WORK / "runs" / f"{name}-{head}-{rate:g}-{seed}"
 
 
 def final_rates(rows: list[dict[str, Any]], name: str, head: str) -> list[float]:
@@ -146,7 +152,7 @@ def run_all(names: list[str], heads: list[str], data: Path) -> None:
         splits = load_splits(name, data, WORK / "data")
         for head, _ in product(heads, range(2)):
             for rate, seed in list(wanted_runs(read_runs(), name, head)):
-                path = WORK / "runs" / f"{name}-{head}-{rate:g}-{seed}"
+                path = locate_run(name, head, rate, seed)
                 if Path(f"{path}.json").exists():  # by another process, in the meantime
                     continue
                 start = time.perf_counter()
@@ -182,17 +188,17 @@ def test_all(names: list[str], heads: list[str], data: Path) -> None:
         for head in (head for head in heads if not list(wanted_runs(rows, name, head))):
             rates = final_rates(rows, name, head)
             for row in (r for r in rows if (r["task"], r["head"]) == (name, head) and r["rate"] in rates):
-                run = f"{name}-{head}-{row['rate']:g}-{row['seed']}"
                 if "test_all" in row:
                     continue
+                path = locate_run(name, head, row["rate"], row["seed"])
                 model = Model(TASKS[name], splits[0].x[:1].float(), head)
                 found = {key: row[key] for key in ("task", "head", "rate", "seed")}
-                for moment, weights in torch.load(WORK / "runs" / f"{run}.pt").items():
+                for moment, weights in torch.load(f"{path}.pt").items():
                     model.load_state_dict(weights)
                     found[f"test_{moment}"] = accuracy(model, splits[2])
                 found["test_removed"] = accuracy(model, splits[2], removed=True)
                 found["test_stray"] = accuracy(model, splits[2], stray=True)
-                (WORK / "tests" / f"{run}.json").write_text(json.dumps(found))
+                (WORK / "tests" / f"{path.name}.json").write_text(json.dumps(found))
 
 
 def measure_times(names: list[str], data: Path, n_repeats: int = 20) -> dict[str, dict[str, float]]:
