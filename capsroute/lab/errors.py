@@ -9,6 +9,7 @@ EXTRAS = {  # packages that are not part of the extra `train`, which most comman
     "tokenizers": "text",
     "matplotlib": "report",
     "pandas": "text",
+    "pyarrow": "parquet",
     "timm": "timm",
     "optuna": "sweep",
     "ray": "ray",

@@ -79,6 +79,9 @@ def test_folders_without_what_is_needed(tmp_path: Path) -> None:
         list_images(tmp_path)
     write_image(tmp_path / "a" / "x.png")
     (tmp_path / "b").mkdir()
+    with pytest.raises(UserError, match=r"x\.png: an image outside of the folders of classes"):
+        list_images(tmp_path)
+    (tmp_path / "x.png").unlink()
     with pytest.raises(UserError, match="b: a class without images"):
         list_images(tmp_path)
 
@@ -91,6 +94,13 @@ def test_columns_are_guessed_by_name_and_content(tmp_path: Path) -> None:
     assert find_columns(odd) == ("u", "v")
     with pytest.raises(UserError, match="has no column 'body'; its columns are k, u, v: choose by --text"):
         find_columns(odd, text="body")
+
+
+def test_table_without_a_header_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("a fine film,good\nnot so fine,bad\n" * 4)
+    with pytest.raises(UserError, match=r"x\.csv: expected a header, its first line looks like data"):
+        find_columns(file)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
@@ -135,7 +145,7 @@ def test_rows_without_text_or_label_are_named(tmp_path: Path, capsys: pytest.Cap
         ("x.csv", 'text,label\n"a', "cannot be read as a table"),
         ("x.jsonl", '{"text": 1}\n[1]\n', "line 2: expected a JSON object, got list"),
         ("x.doc", "text", "expected one of .csv, .tsv"),
-        ("x.parquet", "text", "Parquet needs pyarrow|cannot be read as a table"),
+        ("x.parquet", "text", r"pyarrow is not installed: pip install .capsroute\[parquet\]|cannot be read as a table"),
     ],
 )
 def test_damaged_tables(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -174,7 +184,8 @@ def test_arrays_of_every_form_hold_the_same_sets(tmp_path: Path) -> None:
     [
         ({"label": None}, "label: expected an array of this name, got only x, offsets"),
         ({"offsets": np.array([0, 1])}, r"offsets: expected \[4\] from 0 to"),
-        ({"x": np.zeros((3, 2, 3), object)}, "arrays of objects are not read"),
+        ({"x": np.zeros((3, 2, 3), object)}, "holds objects: store text as text"),
+        ({"label": np.array(0)}, r"label: expected \[n\], a class for each set, got int64 \[\]"),
         ({"classes": np.array(["one"])}, "label: expected whole numbers from 0 to 0"),
         ({"split": np.array(["train", "a", "test"])}, "split: expected splits train, validation, test, got 'a'"),
     ],

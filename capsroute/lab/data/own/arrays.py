@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import UserError, first_line
 from .labelled import Labelled, find_splits
 
 SUFFIXES = (".npz", ".safetensors")
@@ -35,6 +35,8 @@ def read_arrays(file: Path, group_by: str = "") -> Labelled:
     for name in ("x", "label", *([group_by] if group_by else [])):
         if name not in arrays:
             raise array_error(file, arrays, name, "an array of this name")
+    if arrays["label"].ndim != 1:
+        raise array_error(file, arrays, "label", "[n], a class for each set")
     labels = arrays["label"].tolist()
     n = len(labels)
     if "offsets" in arrays and arrays["offsets"].shape != (n + 1,):
@@ -42,7 +44,7 @@ def read_arrays(file: Path, group_by: str = "") -> Labelled:
     sets = split_sets(file, arrays)
     if len(sets) != n:
         raise array_error(file, arrays, "x", f"{n} sets, one for each label")
-    for name in ("label", group, "split"):
+    for name in (group, "split"):
         if name in arrays and arrays[name].shape != (n,):
             raise array_error(file, arrays, name, f"[{n}]")
     if "classes" in arrays:
@@ -74,8 +76,10 @@ def load_arrays(file: Path, keys: Collection[str] = ()) -> dict[str, np.ndarray]
     except Exception as error:  # zip, numpy and safetensors raise unrelated classes
         if isinstance(error, ModuleNotFoundError | MemoryError):
             raise
-        hint = "; arrays of objects are not read, store text as text" if isinstance(error, ValueError) else ""
-        raise UserError(f"{file}: cannot be read as arrays ({error}){hint}") from error
+        reason = "it is damaged, or holds objects: store text as text" if "pickle" in str(error) else first_line(error)
+        raise UserError(
+            f"{file}: cannot be read as arrays ({reason}); write it with numpy.savez or safetensors"
+        ) from error
 
 
 def split_sets(file: Path, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:

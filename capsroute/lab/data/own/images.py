@@ -33,6 +33,9 @@ def list_images(folder: Path, group_by: str = "") -> Labelled:
     by_split = {split: path for path in inside if (split := find_split(path.name))}
     if len(by_split) < len(inside):  # folders of classes
         by_split = {"": folder}
+    for loose in (path for top in {folder, *by_split.values()} for path in sorted(top.iterdir()) if inside):
+        if loose.suffix.lower() in SUFFIXES:
+            raise UserError(f"{loose}: an image outside of the folders of classes; move it into one, or away")
     classes = [(split, path) for split, top in by_split.items() for path in _subfolders(top)]
     rows = [(split, path, views) for split, path in classes for views in _find_views(path)]
     if not rows:

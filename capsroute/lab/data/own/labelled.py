@@ -5,6 +5,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...formatting import readable
+from ...progress import print_once
 
 SPLITS = ("train", "validation", "test")
 SPLIT_NAMES = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
@@ -139,6 +141,12 @@ def describe_left_out(what: str, total: int, problems: Sequence[str]) -> str:
     more = f", and {len(problems) - N_NAMED} more" if len(problems) > N_NAMED else ""
     named = "; ".join(readable(problem) for problem in problems[:N_NAMED])
     return f"{len(problems):,} of {total:,} {what} left out: {named}{more}"
+
+
+@cache
+def report_once(line: str) -> None:
+    """Print what was found in the data: once, however often they are read."""
+    print_once(line)
 
 
 def check_memory(source: Path | str, n_bytes: int, remedy: str) -> None:

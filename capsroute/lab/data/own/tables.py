@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import UserError, first_line, import_extra
+from ...errors import UserError, first_line, import_extra, needs_extra
 from ...formatting import readable
-from ...progress import print_once
-from .labelled import Labelled, check_memory, describe_left_out, find_splits, match_groups
+from .labelled import Labelled, check_memory, describe_left_out, find_splits, match_groups, report_once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +44,7 @@ def read_texts(file: Path, columns: Columns, group_by: str = "") -> Labelled:
     empty = [k for k, pair in enumerate(zip(texts, labels, strict=True)) if not all(map(str.strip, pair))]
     places = [f"{file.name}, row {k}" for k in range(1, len(table) + 1)]
     if empty:
-        print_once(describe_left_out("rows without text or label", len(table), [places[k] for k in empty]))
+        report_once(describe_left_out("rows without text or label", len(table), [places[k] for k in empty]))
     groups = splits = None
     if group_by:
         groups = table[group_by].tolist() if group_by in table.columns else match_groups(group_by, texts)
@@ -75,6 +74,9 @@ def find_columns(file: Path, text: str = "", label: str = "") -> Columns:
     if not text or not label:
         problem = f"{file}: cannot tell which columns are texts and labels, it has {describe_names(names)}"
         raise UserError(f"{problem}; name them with --text and --label")
+    if label in set(table[label]):
+        problem = f"{file}: expected a header, its first line looks like data ({readable(text)!r}, {readable(label)!r})"
+        raise UserError(f"{problem}; put names of the columns above it, such as text and label")
     return Columns(text, label)
 
 
@@ -110,7 +112,7 @@ def read_table(file: Path) -> "pd.DataFrame":
             options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skipinitialspace": True}
             table = pandas.read_csv(io.StringIO(content), sep=_find_delimiter(file, content), **options)
     except ImportError as error:
-        raise UserError(f"{file}: reading Parquet needs pyarrow: pip install pyarrow") from error
+        raise UserError(f"{file}: {needs_extra('pyarrow', 'parquet')}") from error
     except (ValueError, OSError) as error:  # pandas' and Arrow's own are ValueErrors
         raise UserError(f"{file}: cannot be read as a table ({first_line(error)}); correct the file") from error
     if not len(table):
@@ -154,6 +156,6 @@ def _decode(file: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         row = content.count(b"\n", 0, error.start) + 1
-        print_once(f"{file}: not UTF-8 from line {row} on; such bytes are read as Windows-1252")
+        report_once(f"{file}: not UTF-8 from line {row} on; such bytes are read as Windows-1252")
     codecs.register_error(FALLBACK, lambda e: (e.object[e.start : e.end].decode("cp1252", "replace"), e.end))  # pyright: ignore
     return content.decode("utf-8-sig", FALLBACK)
