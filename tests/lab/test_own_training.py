@@ -125,6 +125,18 @@ def test_settings_follow_from_data_unless_given(files: dict[str, Path]) -> None:
     assert (texts.text, texts.label) == ("message", "department")
 
 
+@pytest.mark.parametrize("each", [2, 3, 4, 7])
+def test_few_samples_are_trained(tmp_path: Path, each: int) -> None:
+    """Batches are no larger than what the split leaves to train, of which an image may turn out to be corrupt."""
+    folder = draw_shapes(tmp_path / "shapes", each + 1, size=8)
+    (folder / "circle" / "000.png").write_text("this is text")
+    run("train", "images", folder, *SHORT, *SMALL_IMAGES, "--out", tmp_path / "run")
+    table = tmp_path / f"few{each}.csv"
+    table.write_text("text,label\n" + "good,a\nbad,b\n" * each + ",b\n")
+    output = run("train", "texts", table, *SHORT, "--set", "n_parts=4", "--out", tmp_path / "texts").output
+    assert output.count("left out") == output.count("texts from the column") == 1  # however often the file is read
+
+
 def test_balanced_weights_count_classes_alike(tmp_path: Path) -> None:
     data = tmp_path / "x.csv"
     data.write_text("text,label\n" + "a,common\n" * 30 + "b,rare\n" * 10)

@@ -5,7 +5,7 @@ import unicodedata
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ class WordPreprocessing:
 
     def prepare(self, item: Any) -> np.ndarray:
         """Return the numbers of a text's words `[n, pieces]`; 0 stands for no piece."""
-        words = [self._hash(word.text) for word in self.split(check_text(item))]
+        words = [hash_word(word.text, self.n_buckets) for word in self.split(check_text(item))]
         return np.array(words, np.int64).reshape(-1, PIECES)
 
     def split(self, text: str) -> list[Word]:
@@ -80,12 +80,14 @@ class WordPreprocessing:
             x[row, : len(sample)] = sample
         return torch.from_numpy(x), torch.from_numpy((x[..., 0] != 0).astype(np.float32))
 
-    def _hash(self, word: str) -> list[int]:
-        word = unicodedata.normalize("NFKC", word).lower()
-        framed = f"<{word}>"
-        pieces = [framed, *(framed[k : k + PIECE_LETTERS] for k in range(len(framed) - PIECE_LETTERS + 1))]
-        numbers = [1 + zlib.crc32(piece.encode("utf-8", "replace")) % (self.n_buckets - 1) for piece in pieces[:PIECES]]
-        return numbers + [0] * (PIECES - len(numbers))
+
+@lru_cache(2**16)
+def hash_word(word: str, n_buckets: int) -> tuple[int, ...]:
+    """Return the numbers of a word and of its pieces, from 1 to `n_buckets - 1`; 0 stands for no piece."""
+    framed = f"<{unicodedata.normalize('NFKC', word).lower()}>"
+    pieces = [framed, *(framed[k : k + PIECE_LETTERS] for k in range(len(framed) - PIECE_LETTERS + 1))]
+    numbers = [1 + zlib.crc32(piece.encode("utf-8", "replace")) % (n_buckets - 1) for piece in pieces[:PIECES]]
+    return (*numbers, *[0] * (PIECES - len(numbers)))
 
 
 def check_text(item: Any) -> str:

@@ -76,10 +76,11 @@ class TextsConfig(OwnConfig):
     cache_gb: float = 20.0  # gigabytes they may take on disk
     n_buckets: int = 0  # vectors of words and their pieces, without an encoder; found from the number of texts
     dropout: float = 0.3  # share of the words that training hides, without an encoder
+    noise: float = 0.3  # deviation of the random factors of an encoder's features in training
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_minimum(cache_gb=0, max_tokens=1, n_buckets=0)
+        self.check_minimum(cache_gb=0, max_tokens=1, n_buckets=0, noise=0)
         self.check("dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
         self.check("mixup", not self.mixup, "0 for texts, which differ in length")
 

@@ -14,19 +14,28 @@ from torch import Tensor
 from ...nets import Classifier
 from ..atomic_files import cached_array
 from ..data import folder as data_folder
-from ..data.own import Labelled, find_columns, image_size, list_images, read_arrays, read_texts
+from ..data.own import (
+    Labelled,
+    check_classes,
+    find_columns,
+    image_size,
+    list_images,
+    read_arrays,
+    read_texts,
+    split_samples,
+)
 from ..data.own.images import LAYOUT
-from ..data.own.labelled import check_memory, describe_left_out
+from ..data.own.labelled import check_memory, describe_left_out, report_once
 from ..data.own.tables import Columns
 from ..encoders import embed
 from ..encoders.loading import hash_files
 from ..encoders.vision import VisionModel, load_vision_model
 from ..errors import UserError
 from ..preprocessing import FeaturePreprocessing, SetPreprocessing
-from ..progress import print_once, progress_bar
+from ..progress import progress_bar
 from .own import OwnTask
 from .own_config import ArraysConfig, ImagesConfig, OwnConfig, TextsConfig
-from .own_sources import ImageSource, SampleSource, StateSource
+from .own_sources import ImageSource, SampleSource, StateSource, WordSource
 from .task import Source
 
 MAX_EPOCHS, N_VALIDATIONS = 200, 20
@@ -37,12 +46,11 @@ FEW_TEXTS, FEW_BUCKETS, MANY_BUCKETS = 10_000, 2**13, 2**15  # few texts have fe
 
 def find_length(config: OwnConfig, data: Labelled, steps: int, least: int) -> dict[str, Any]:
     """Return batch size and epochs: about so many steps, but at least so many epochs."""
-    if data.splits:
-        n = data.splits.count("train")  # pyright: ignore[reportAttributeAccessIssue]
-    else:
-        n = int(len(data.labels) * (1 - config.test_share - config.validation_share))
+    data = check_classes(data, Path(config.data), config.min_samples)
+    shares = {"test_share": config.test_share, "validation_share": config.validation_share}
+    n = int((split_samples(data, **shares, seed=config.split_seed) == "train").sum())
     n = min(n, config.train_on or n)
-    batch_size = max(1, min(config.batch_size, n))
+    batch_size = max(1, min(config.batch_size, n // 2))  # some samples may be left out when all are read
     epochs = min(MAX_EPOCHS, max(least, math.ceil(steps * batch_size / max(n, 1))))
     return {"batch_size": batch_size, "epochs": epochs, "validate_every": max(1.0, round(epochs / N_VALIDATIONS))}
 
@@ -113,7 +121,7 @@ class OwnImages(OwnTask):
         if len(problems) == len(pixels):
             raise UserError(f"{self.config.data}: none of its images can be read: {problems[0]}")
         if problems:
-            print_once(describe_left_out("images cannot be read and are", len(pixels), list(problems.values())))
+            report_once(describe_left_out("images cannot be read and are", len(pixels), list(problems.values())))
         data = listed._replace(items=pixels).take([k for k in range(len(pixels)) if k not in problems])
         if isinstance(self.preprocessing, FeaturePreprocessing):
             data = data._replace(items=find_features(self.preprocessing, data.items))
@@ -162,7 +170,7 @@ class OwnTexts(OwnTask):
     @classmethod
     def find_settings(cls, config: TextsConfig) -> dict[str, Any]:
         columns = find_columns(Path(config.data), config.text, config.label)
-        print_once(f"{config.data}: texts from the column {columns.text!r}, labels from {columns.label!r}")
+        report_once(f"{config.data}: texts from the column {columns.text!r}, labels from {columns.label!r}")
         data = read_texts(Path(config.data), columns, config.group_by)
         buckets = {"n_buckets": FEW_BUCKETS if len(data.labels) <= FEW_TEXTS else MANY_BUCKETS}
         return columns._asdict() | buckets | find_length(config, data, 600, 4)
@@ -204,13 +212,11 @@ class OwnTexts(OwnTask):
     def make_source(self, samples: Sequence[Any], target: Tensor, weights: Tensor | None) -> Source:
         config, preprocessing = self.config, self.preprocessing
         if not hasattr(preprocessing, "model"):
-            prepared = [preprocessing.prepare(text) for text in samples]
-            return SampleSource(prepared, target, weights, preprocessing, config.dropout)
+            return WordSource(samples, target, weights, preprocessing, config.dropout)
         cache: dict[str, Any] = {"cache": config.cache, "cache_gb": config.cache_gb}
         encoder = preprocessing.model
-        return StateSource(
-            embed(encoder, samples, folder=data_folder(), device=target.device, **cache), target, weights
-        )
+        states = embed(encoder, samples, folder=data_folder(), device=target.device, **cache)
+        return StateSource(states, target, weights, config.noise)
 
 
 class OwnArrays(OwnTask):
