@@ -138,7 +138,7 @@ def summarise(rows: list[dict[str, str]], test: str, target: str) -> dict[tuple[
 
 
 def draw(rows: list[dict[str, str]]) -> bytes:
-    """Draw a panel for each test and each of what is read, a bar for each kind of features; none is drawn below zero."""
+    """Draw a panel for each test and each of what is read, with a bar for each kind of features, none below zero."""
     figure, grid = new_axes(2 * HALF, 7.6, len(TESTS), len(TARGETS), sharey=True)
     colours = {"ours": BLUE, "author": GREEN, "untrained": FAINT, "": ORANGE}
     for panels, test in zip(grid, TESTS, strict=True):
