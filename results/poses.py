@@ -39,6 +39,7 @@ from capsroute.lab.report.charts import (
 from capsroute.nets import SmallNORB
 
 OUT = Path(__file__).parent / "poses"
+PICTURE = Path(__file__).parents[1] / "docs/pictures/poses.png"
 AUTHOR = "official_checkpoints/smallNORB_pretrained_model_state_dict.pt"
 N_COMPONENTS, N_LIGHTINGS, BATCH, EYE = 16, 6, 50, 12
 PENALTIES = np.logspace(-2, 4, 13)
@@ -178,7 +179,7 @@ def main() -> None:
         )
     with (OUT / "poses.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
-    (OUT / "poses.png").write_bytes(draw(found))
+    PICTURE.write_bytes(draw(found))
     for test, target in product(TESTS, TARGETS):
         for (network, kind), (mean, error) in summarise(found, test, target).items():
             print(f"{test:13} {target:10} {NETWORKS[network]:17} {FEATURES[kind]:32} {mean:6.1f} ± {error:.1f}")
