@@ -83,6 +83,15 @@ def test_eval_of_run_and_of_new_data(runs: dict[str, Path], files: dict[str, Pat
     assert everything["total"] == sum(row["support"] for row in everything["classes"].values()) > of_run["total"]
 
 
+def test_eval_of_data_with_other_columns(runs: dict[str, Path], tmp_path: Path) -> None:
+    data = tmp_path / "other.jsonl"
+    data.write_text(
+        '{"body": "where is the parcel with the game?", "to": "shipping"}\n' * 2
+        + '{"body": "I love it", "to": "praise"}\n'
+    )
+    assert json.loads(run("eval", runs["texts"], data, "--json").output.splitlines()[-1])["total"] == 3
+
+
 def test_report_shows_pictures_and_words(runs: dict[str, Path]) -> None:
     pages = {kind: (folder / "report.html").read_text() for kind, folder in runs.items()}
     assert all("Confusion matrix" in page and "blue for it" in page for page in pages.values())

@@ -21,6 +21,7 @@ from ..data.own import (
     image_size,
     list_images,
     read_arrays,
+    read_table,
     read_texts,
     split_samples,
 )
@@ -204,10 +205,11 @@ class OwnTexts(OwnTask):
         return "words read by the built-in trunk, which knows none in advance (--encoder names a transformer)"
 
     def read(self) -> Labelled:
-        columns = Columns(self.config.text, self.config.label)
-        if not all(columns):  # of a network without its run
-            columns = find_columns(Path(self.config.data), *columns)
-        return read_texts(Path(self.config.data), columns, self.config.group_by)
+        file, columns = Path(self.config.data), Columns(self.config.text, self.config.label)
+        if self.trained:  # other data may have other columns
+            known = set(read_table(file).columns)
+            columns = find_columns(file, *(name if name in known else "" for name in columns))
+        return read_texts(file, columns, self.config.group_by)
 
     def make_source(self, samples: Sequence[Any], target: Tensor, weights: Tensor | None) -> Source:
         config, preprocessing = self.config, self.preprocessing
