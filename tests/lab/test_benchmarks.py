@@ -153,3 +153,33 @@ def test_heads_report_on_few_runs(bench: Any, tmp_path: Path, monkeypatch: pytes
     assert "| `RoutingHead` | 80.0 ± 5.8 |" in report.final_table(found)
     assert "| mean pooling | – |" in report.final_table(found)
     assert "+20.0 (+2.4)" in report.early_table(found)
+
+
+def test_heads_runs_without_weights_or_test_accuracy_are_trained_again(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = bench("heads")
+    monkeypatch.setattr(heads, "WORK", tmp_path)
+    assert list(heads.wanted_runs([], "sets", "mean")) == [(r, s) for r in heads.RATES for s in heads.FIRST_SEEDS]
+    rows = [
+        {"task": "sets", "head": "mean", "rate": rate, "seed": seed, "validation_all": rate}
+        for rate in heads.RATES
+        for seed in heads.SEEDS
+    ]
+    best = max(heads.RATES)
+    rows[-1]["test_all"] = 0.5
+    weights = Path(f"{heads.locate_run('sets', 'mean', best, 0)}.pt")
+    weights.parent.mkdir()
+    weights.touch()
+    assert list(heads.wanted_runs(rows, "sets", "mean")) == [(best, seed) for seed in (1, 2, 3)]
+
+
+def test_hidden_states_have_a_mask_of_their_places(bench: Any) -> None:
+    tasks = bench("heads_tasks")
+    texts = [(["a good film", "bad"], [1, 0])]
+    for depths, axes in (((2, 4), (2, 2)), ((4,), (2,))):
+        (split,) = tasks.encode(tasks.TREEBANK_ENCODER, texts, depths)
+        assert split.x.shape[:-2] == axes
+        assert split.mask.shape == (2, split.x.shape[-2])
+        assert split.mask[0].sum() > split.mask[1].sum() > 0
+        assert split.x.mT[1][..., ~split.mask[1]].eq(0).all()
