@@ -9,7 +9,6 @@ import pytest
 from capsroute.lab.analysis.accuracy import (
     accuracy_by_factor,
     bootstrap_interval,
-    confusion_matrix,
     wilson_interval,
 )
 from conftest import ROOT
@@ -77,12 +76,6 @@ def test_bootstrap_separates_instances_of_two_categories() -> None:
     """Instance 0 of one class all right and of the other all wrong: draws of 0, 1 or 2 of the good one."""
     hit, category = np.repeat([True, False], 50), np.repeat([0, 1], 50)
     assert bootstrap_interval(hit, category, np.zeros(100, dtype=int)) == (0.0, 1.0)
-
-
-def test_confusion_matrix_counts_true_by_predicted() -> None:
-    category, predicted = np.array([0, 0, 0, 1, 3]), np.array([0, 1, 1, 1, 0])
-    expected = [[1, 2, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
-    assert confusion_matrix(category, predicted, 4).tolist() == expected
 
 
 def test_accuracy_by_factor_counts_each_known_value() -> None:

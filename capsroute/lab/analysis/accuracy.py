@@ -46,11 +46,6 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def confusion_matrix(category: np.ndarray, predicted: np.ndarray, n_classes: int) -> np.ndarray:
-    """Count samples by true and predicted class, `[true, predicted]`."""
-    return np.bincount(n_classes * category + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
-
-
 def accuracy_by_factor(hit: np.ndarray, values: np.ndarray, level: float = 0.95) -> list[GroupAccuracy]:
     """Compute the accuracy for each value of a factor, in order, with Wilson intervals; -1 means unknown."""
     rows = []

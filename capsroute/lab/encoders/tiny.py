@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..atomic_files import staging_folder
 from ..data.downloads import file_digest, name_write_errors
+from ..environment_variables import set_environment
 from ..errors import UserError
 from ..progress import progress_bar
 from .encoder import hash_texts
@@ -129,16 +129,15 @@ def _make_tokenizer(texts: Sequence[str]) -> Any:
     from tokenizers.models import WordLevel
     from tokenizers.normalizers import Lowercase
     from tokenizers.pre_tokenizers import Split
+    from tokenizers.trainers import WordLevelTrainer
     from transformers import PreTrainedTokenizerFast
 
-    lower, split = Lowercase(), Split(Regex(WORD), "removed", invert=True)
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(word for word, _ in split.pre_tokenize_str(lower.normalize_str(text)))
-    words = sorted(counts, key=lambda word: (-counts[word], word))  # ties in a fixed order
-    ids = {word: k for k, word in enumerate([UNKNOWN, END, *words[:VOCABULARY]])}
-    tokenizer = Tokenizer(WordLevel(ids, unk_token=UNKNOWN))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = lower, split
+    tokenizer = Tokenizer(WordLevel(unk_token=UNKNOWN))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = Lowercase(), Split(Regex(WORD), "removed", invert=True)
+    first = [UNKNOWN, END]
+    trainer = WordLevelTrainer(vocab_size=len(first) + VOCABULARY, special_tokens=first, show_progress=False)
+    with set_environment(TOKENIZERS_PARALLELISM="false"):  # no threads, see encoder.py
+        tokenizer.train_from_iterator(texts, trainer)
     special = {"unk_token": UNKNOWN, "bos_token": END, "eos_token": END}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_TOKENS, **special)
 

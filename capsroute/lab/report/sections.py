@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.metrics import confusion_matrix
 
-from ..analysis.accuracy import confusion_matrix, wilson_interval
+from ..analysis.accuracy import wilson_interval
 from ..formatting import flat, interval, percent, plain, readable
 from ..html import Section, facts, figure, folded, page, panels, paragraph, table, text, tint
 from . import charts
@@ -100,7 +101,7 @@ def _learning_curves(details: RunDetails) -> Section:
 
 def _confusion(answers: Answers) -> Section:
     names = answers.names
-    counts = confusion_matrix(answers.true, answers.predicted, len(names))  # [true, predicted]
+    counts = confusion_matrix(answers.true, answers.predicted, labels=range(len(names)))  # [true, predicted]
     wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
     true, predicted = divmod(int(wrong.argmax()), len(names))
     commonest = "There is no mistake."
