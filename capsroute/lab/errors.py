@@ -11,6 +11,7 @@ EXTRAS = {  # packages that are not part of the extra `train`, which most comman
     "pandas": "text",
     "pyarrow": "parquet",
     "timm": "timm",
+    "torchvision": "timm",  # which imports it
     "optuna": "sweep",
     "ray": "ray",
     "gradio": "demo",

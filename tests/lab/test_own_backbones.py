@@ -1,6 +1,7 @@
 """Pretrained vision models: frozen, with stored features, or trained and saved with the network."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,27 @@ from capsroute.lab.preprocessing import make_preprocessing
 from capsroute.lab.training.experiments import complete_config, make_task
 from capsroute.nets import Classifier
 from own_data import draw_shapes
-from test_own_training import SHORT, run
+from test_own_training import SHORT, refuse, run
 
 SIDE = 16
+
+
+def save_vit(folder: Path) -> None:
+    """Save a tiny vision transformer with random weights."""
+    from transformers import ViTConfig, ViTModel
+
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ViTModel(ViTConfig(**sizes, intermediate_size=16, image_size=SIDE, patch_size=8)).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
 def backbones(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return folders of a tiny transformer, which has tokens, and of a tiny ResNet, which has feature maps."""
-    from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
+    from transformers import ResNetConfig, ResNetModel
 
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("backbones")
-    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    ViTModel(ViTConfig(**sizes, intermediate_size=16, image_size=SIDE, patch_size=8)).save_pretrained(folder / "vit")
+    save_vit(folder / "vit")
     stages: dict[str, Any] = {"hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
     ResNetModel(ResNetConfig(embedding_size=8, **stages)).save_pretrained(folder / "resnet")
     (folder / "resnet" / "preprocessor_config.json").write_text(json.dumps({"size": {"shortest_edge": SIDE}}))
@@ -98,3 +106,14 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="cannot be loaded"):
         load_vision_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("missing", ["timm", "torchvision"])
+def test_missing_packages_are_named_with_the_extra_that_brings_them(
+    missing: str, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "timm.py").write_text(f"raise ModuleNotFoundError('no such module', name='{missing}')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    message = refuse("train", "images", shapes, "--backbone", "timm/resnet18")
+    assert message == f"{missing} is not installed: pip install 'capsroute[timm]'"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..environment_variables import set_environment
 from ..errors import UserError
-from .loading import load_model
+from .loading import find_commit, load_model
 
 VERSION = 1  # of the numbers: raise it when the same model and text give others
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -59,7 +59,7 @@ class Encoder:
         # on some CPUs torch's half precision ends the process with an illegal instruction
         inner = torch.float32 if self.device.type == "cpu" else self.dtype
         self.tokenizer, model, self._identify = load_model(self.name, inner, revision)
-        self.revision: str | None = getattr(model.config, "_commit_hash", None)
+        self.revision: str | None = find_commit(self.name, revision)
         limit = _token_limit(self.tokenizer, model)
         least = 1 + self.tokenizer.num_special_tokens_to_add()
         if max_tokens is not None and not least <= max_tokens <= limit:

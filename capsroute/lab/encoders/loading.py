@@ -43,8 +43,18 @@ def load_model(name: str, dtype: torch.dtype, revision: str | None = None) -> tu
             raise
         _check_hub(name)
         tokenizer, model = _load(name, dtype, revision, local=False)
-    commit = getattr(model.config, "_commit_hash", None)
+    commit = find_commit(name, revision)
     return tokenizer, model, lambda: f"{name}@{commit}"
+
+
+def find_commit(name: str, revision: str | None = None) -> str | None:
+    """Return the commit on the hub of a model that was downloaded by its name; none of one in a folder."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if Path(name).expanduser().is_dir():
+        return None
+    path = try_to_load_from_cache(name, "config.json", revision=revision)  # in a folder named after the commit
+    return Path(path).parent.name if isinstance(path, str) else None
 
 
 @contextmanager

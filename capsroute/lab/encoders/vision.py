@@ -8,7 +8,7 @@ from torch import nn
 
 from ...nets.trunks import find_features
 from ..errors import UserError, first_line, import_extra
-from .loading import silence_transformers
+from .loading import find_commit, silence_transformers
 
 SIDE = 224  # pixels, where a model does not say
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]  # of ImageNet, where it says nothing of them either
@@ -72,8 +72,8 @@ def _load_transformers(name: str, revision: str | None) -> dict[str, Any]:
     config = {"model_type": model.config.model_type, **model.config.to_diff_dict()}
     config.pop("transformers_version", None)
     colours = {"mean": list(images.get("image_mean") or MEAN), "std": list(images.get("image_std") or STD)}
-    revision = getattr(model.config, "_commit_hash", None)
-    return {"model": model, "library": "transformers", "config": config, "revision": revision, "side": size, **colours}
+    found = {"model": model, "library": "transformers", "config": config, "side": size, **colours}
+    return found | {"revision": find_commit(name, revision)}
 
 
 def _load_timm(name: str) -> dict[str, Any]:
