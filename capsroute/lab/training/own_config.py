@@ -76,7 +76,7 @@ class TextsConfig(OwnConfig):
     cache_gb: float = 20.0  # gigabytes they may take on disk
     n_buckets: int = 0  # vectors of words and their pieces, without an encoder; found from the number of texts
     dropout: float = 0.3  # share of the words that training hides, without an encoder
-    noise: float = 0.3  # deviation of the random factors of an encoder's features in training
+    noise: float = 0.6  # deviation of the random factors of an encoder's features in training
 
     def __post_init__(self) -> None:
         super().__post_init__()
