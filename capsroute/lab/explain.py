@@ -169,38 +169,25 @@ class TextExplanation(Explanation):
         return html.figure(html.tinted_words(self.pieces, self.credit.tolist()), caption or self.caption)
 
     def draw(self, figure: "Figure") -> None:
-        lines: list[list[int]] = [[]]
-        column, columns = 0, []
-        for k, (space, piece) in enumerate(self.pieces):
-            start = column + bool(space and lines[-1])
-            if lines[-1] and start + len(piece) > LINE:
-                lines.append([])
-                start = 0
-            columns.append(start)
-            lines[-1].append(k)
+        places, line, column = [], 0, 0  # line and column of each piece
+        for space, piece in self.pieces:
+            start = column + bool(space and column)
+            if column and start + len(piece) > LINE:
+                line, start = line + 1, 0
+            places.append((line, start))
             column = start + len(piece)
-        lines = lines[: 2 * MAX_ROWS]  # a page
-        figure.set_size_inches(9, 0.8 + 0.32 * len(lines))
+        n_lines = min(line + 1, 2 * MAX_ROWS)  # a page
+        figure.set_size_inches(9, 0.8 + 0.32 * n_lines)
         axes = figure.subplots()
-        axes.set(xlim=(0, LINE), ylim=(len(lines) - 0.3, -0.7))
+        axes.set(xlim=(0, LINE), ylim=(n_lines - 0.3, -0.7))
         axes.axis("off")
-        largest = max(float(np.abs(self.credit).max()), 1e-12)
-        for number, line in enumerate(lines):
-            for k in line:
-                strength = float(self.credit[k]) / largest
-                hue = [c / 255 for c in (BLUE if strength > 0 else ORANGE)]
-                word = readable(self.pieces[k][1], LINE).replace("$", r"\$")
-                left, length = columns[k], min(len(self.pieces[k][1]), LINE)
-                axes.axhspan(
-                    number - 0.4,
-                    number + 0.4,
-                    left / LINE,
-                    (left + length) / LINE,
-                    color=hue,
-                    alpha=0.6 * abs(strength),
-                    lw=0,
-                )
-                axes.text(left, number, word, family="monospace", fontsize=FONT_SIZE, va="center")
+        shares = self.credit / max(float(np.abs(self.credit).max()), 1e-12)
+        for (line, start), (_, piece), share in zip(places, self.pieces, shares.tolist(), strict=True):
+            if line < n_lines:
+                span = start / LINE, (start + min(len(piece), LINE)) / LINE
+                axes.axhspan(line - 0.4, line + 0.4, *span, color=_hue(share), alpha=0.6 * abs(share), lw=0)
+                word = readable(piece, LINE).replace("$", r"\$")
+                axes.text(start, line, word, family="monospace", fontsize=FONT_SIZE, va="center")
         figure.suptitle(_wrap(self.caption, 100), fontsize=10)
 
 
@@ -223,8 +210,7 @@ class SetExplanation(Explanation):
         values = self.credit[rows]
         figure.set_size_inches(9, 1.2 + 0.24 * len(rows))
         axes = figure.subplots()
-        colours = [[c / 255 for c in (BLUE if value > 0 else ORANGE)] for value in values]
-        axes.barh(range(len(rows)), values, color=colours)
+        axes.barh(range(len(rows)), values, color=list(map(_hue, values)))
         axes.set_yticks(range(len(rows)), [f"{k}: {', '.join(self._numbers(k)[:4])}" for k in rows], fontsize=8)
         axes.invert_yaxis()
         axes.axvline(0, color="grey", lw=0.8)
@@ -275,6 +261,10 @@ def resize_picture(image: Image.Image, longest: int) -> Image.Image:
     method = Image.Resampling.BICUBIC if max(image.size) > 32 else Image.Resampling.NEAREST
     width, height = (max(1, round(longest * side / max(image.size))) for side in image.size)
     return image.resize((width, height), method)
+
+
+def _hue(credit: float) -> list[float]:
+    return [c / 255 for c in (BLUE if credit > 0 else ORANGE)]
 
 
 def _wrap(words: str, width: int) -> str:
