@@ -200,7 +200,7 @@ def draw_sentence() -> str:
     tokens, credit = language.classify_text(SENTENCE)
     net, probabilities = credit.net[0], credit.scores[0].softmax(0)
     values = for_class(net.flatten(0, 1), net.sum((0, 1))).unflatten(0, net.shape[:2]).sum(1).tolist()
-    name = language.load_classifier().classes[int(probabilities.argmax())]
+    name = language.load_predictor().classes[int(probabilities.argmax())]
     answer = f"{name}, {100 * float(probabilities.max()):.1f}%"
     width, base, tall = INNER / len(values), 170, 110
     drawn = [write(0, 17, f"what speaks for “{answer}”")]

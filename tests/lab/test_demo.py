@@ -47,7 +47,7 @@ def seen() -> vision.PairResult:
 
 def test_recognition_matches_network_and_credit(seen: vision.PairResult) -> None:
     images = rendered()[None] / 255
-    net = vision.load_network()
+    net = vision.load_toy_network()
     with torch.no_grad():
         out = net(images)
     credit = image_credit(net, images)
@@ -58,7 +58,7 @@ def test_recognition_matches_network_and_credit(seen: vision.PairResult) -> None
 
 
 def test_shares_match_trace() -> None:
-    net = vision.load_network()
+    net = vision.load_toy_network()
     layer = net.routings[0]
     assert isinstance(layer, Routing)
     with torch.inference_mode():
@@ -77,7 +77,7 @@ def test_shipped_turns_match_weights(seen: vision.PairResult) -> None:
     for k in (0, 13):  # azimuths: all would take seconds
         image = toys.render("truck", vision.INSTANCES[4], vision.TURN_ELEVATION, 10 * k, vision.TURN_LIGHT - 1)
         with torch.no_grad():
-            mu = vision.load_network()(image / 255).mu[0]
+            mu = vision.load_toy_network()(image / 255).mu[0]
         torch.testing.assert_close(shipped[CATEGORIES.index("truck"), 4, k], mu, rtol=2e-3, atol=2e-3)  # kept in half
     points, here = vision.project_pose("car", 0, seen.winner, seen.pose)
     torch.testing.assert_close(here, points[2], rtol=0, atol=2e-3)  # a view of the turn lies on it
@@ -162,17 +162,17 @@ def test_bad_uploads_get_a_message(files: list[bytes], words: str, tmp_path: Pat
 
 
 def test_transparent_image_has_white_background() -> None:
-    assert vision.open_image(saved(Image.new("RGBA", (40, 40), (0, 0, 0, 0)))).getextrema() == (255, 255)
+    assert vision.open_upload(saved(Image.new("RGBA", (40, 40), (0, 0, 0, 0)))).getextrema() == (255, 255)
 
 
 def test_text_result_matches_classifier() -> None:
     tokens, credit = language.classify_text(TEXT)
-    (answer,) = language.load_classifier()([TEXT])
+    (answer,) = language.load_predictor()([TEXT])
     probabilities = credit.scores[0].softmax(0).tolist()
-    assert language.load_classifier().classes[int(credit.scores.argmax())] == answer.label
+    assert language.load_predictor().classes[int(credit.scores.argmax())] == answer.label
     assert probabilities == pytest.approx(list(answer.probabilities.values()), abs=1e-5)
     assert tokens.pieces == TEXT.split()
-    classifier = language.load_classifier()
+    classifier = language.load_predictor()
     with torch.no_grad():
         scores = classifier.network(
             *classifier.preprocessing.model.encode(classifier.preprocessing.model.tokenize([TEXT]))

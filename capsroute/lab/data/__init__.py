@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from .pairs import CATEGORIES, SPLITS, Pairs
+from .pairs import CATEGORIES, Pairs
 from .trees import POLARITIES, SENTIMENTS, Phrases
 
-__all__ = ["CATEGORIES", "POLARITIES", "SENTIMENTS", "SPLITS", "Pairs", "Phrases", "folder"]
+__all__ = ["CATEGORIES", "POLARITIES", "SENTIMENTS", "Pairs", "Phrases", "folder"]
 
 
 def folder() -> Path:

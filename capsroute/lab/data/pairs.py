@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 
 CATEGORIES = ("animal", "human", "airplane", "truck", "car")
-SPLITS = ("train", "test")
 INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}  # smallNORB is split by toy
 
 

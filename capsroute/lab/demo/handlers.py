@@ -63,7 +63,7 @@ def show_files(paths: Sequence[str] | None) -> str:
 def show_sentence(text: str, shown: str) -> str:
     """Show how a text is classified, and its credit for a class."""
     tokens, credit = language.classify_text(text)
-    names, probabilities = language.load_classifier().classes, credit.scores[0].softmax(0)
+    names, probabilities = language.load_predictor().classes, credit.scores[0].softmax(0)
     _check_choice("class", shown, (WINNER, *names))
     which = int(probabilities.argmax()) if shown == WINNER else names.index(shown)
     name, use, net = names[which], credit.use[0, ..., which], credit.net[0, ..., which]  # [n, depth] each

@@ -19,7 +19,7 @@ EXAMPLES = (
 
 
 @lru_cache(1)
-def load_classifier() -> Predictor:
+def load_predictor() -> Predictor:
     return Predictor("treebank")
 
 
@@ -30,7 +30,7 @@ def classify_text(text: str) -> tuple[Tokens, Credit]:
         raise UserError("Type a sentence.")
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"text: expected at most {MAX_CHARACTERS} characters, got {len(text):,}")
-    classifier = load_classifier()
+    classifier = load_predictor()
     encoder = classifier.preprocessing.model
     (tokens,) = encoder.split_tokens([text])
     return tokens, text_credit(classifier.network, *encoder.encode([tokens.ids]))

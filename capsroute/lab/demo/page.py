@@ -98,7 +98,7 @@ def _build_page(gr: Any, own: OwnNetwork | None) -> Any:
                 gr, [given.upload if own.predictor.kind == "images" else given.change], own.show, [given], shown, "own"
             )
         else:
-            for load in (vision.load_network, vision.load_turns, language.load_classifier):
+            for load in (vision.load_toy_network, vision.load_turns, language.load_predictor):
                 load()
             gr.Markdown("# capsroute\nWatch routing by agreement at work.")
             for name, fill in (("Vision", _add_vision), ("Language", _add_language), ("Algorithm", _add_algorithm)):
@@ -143,7 +143,7 @@ def _add_language(gr: Any, page: Any) -> None:
         for example in language.EXAMPLES:
             button = gr.Button(example, size="sm", min_width=220)
             button.click(lambda e=example: e, outputs=text, show_progress="hidden", api_visibility="private")
-    names = [handlers.WINNER, *language.load_classifier().classes]
+    names = [handlers.WINNER, *language.load_predictor().classes]
     which = gr.Dropdown(names, value=names[0], label="Show what was used by", filterable=False)
     shown = gr.HTML(elem_id="language")
     _answer(gr, [page.load, text.change, which.change], handlers.show_sentence, [text, which], shown, "sentence")

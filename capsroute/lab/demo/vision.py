@@ -51,14 +51,14 @@ class PairResult(NamedTuple):
 
 
 @lru_cache(1)
-def load_network() -> "SmallNORB":
+def load_toy_network() -> "SmallNORB":
     return load("toys")  # pyright: ignore[reportReturnType]
 
 
 @torch.inference_mode()
 def recognise_pair(images: Tensor) -> PairResult:
     """Run a pair `[2, 96, 96]` in 0..1 once through both routing layers."""
-    network = load_network()
+    network = load_toy_network()
     first, second = (layer for layer in network.routings if isinstance(layer, Routing))
     (a_inp, *_), (mu_inp, *_) = network.parts(images[None])
     (a, mu, _), to_parts = trace_shares(first, a_inp, mu_inp)  # [t, p * r * s, j]
@@ -101,7 +101,7 @@ def recognise_files(files: Sequence[bytes]) -> PairResult:
     """Recognise two uploaded images, left first, or one: for both eyes, or cut in two if it is two images wide."""
     if len(files) not in (1, 2):
         raise UserError(f"files: expected one image or two, got {len(files)}")
-    left, *others = map(open_image, files)
+    left, *others = map(open_upload, files)
     right = others[0] if others else left
     width, height = left.size
     if not others and width >= 2 * height:
@@ -110,7 +110,7 @@ def recognise_files(files: Sequence[bytes]) -> PairResult:
     return recognise_pair(torch.from_numpy(views).float() / 255)
 
 
-def open_image(content: bytes) -> "Image":
+def open_upload(content: bytes) -> "Image":
     """Decode a PNG or JPEG in grey, on white where it is transparent."""
     from PIL import Image, ImageOps
 
@@ -161,7 +161,7 @@ def write_turns() -> None:
     for category in CATEGORIES:
         for instance in INSTANCES:
             images = toys.render(category, instance, TURN_ELEVATION, list(AZIMUTHS), TURN_LIGHT - 1, size=SIZE)
-            poses.append(torch.cat([load_network()(some / 255).mu for some in images.split(6)]))  # [v, k, c, h]
+            poses.append(torch.cat([load_toy_network()(some / 255).mu for some in images.split(6)]))  # [v, k, c, h]
     stacked = torch.stack(poses).unflatten(0, (len(CATEGORIES), len(INSTANCES)))
     save_file({"poses": stacked.half()}, TURNS)  # half precision is enough for a picture
 

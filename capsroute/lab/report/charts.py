@@ -25,7 +25,7 @@ LEGEND = {"frameon": False, "fontsize": 9.5}
 PERCENT = "{x:g}%"
 PERCENT_TICKS = MaxNLocator(6, steps=(1, 2, 5, 10))
 
-Log = Mapping[str, np.ndarray]
+LogTable = Mapping[str, np.ndarray]
 """Columns of numbers of equal length by name."""
 
 
@@ -90,7 +90,7 @@ def plot_curve(
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def plot_log(axes: Axes, log: Log, column: str, colour: str, name: str = "") -> None:
+def plot_log(axes: Axes, log: LogTable, column: str, colour: str, name: str = "") -> None:
     """Draw the loss or the accuracy of a log over the epochs."""
     percent = column == "accuracy"
     if percent:
@@ -98,7 +98,7 @@ def plot_log(axes: Axes, log: Log, column: str, colour: str, name: str = "") -> 
     plot_curve(axes, log["epoch"], log[column], log[f"{column}_sd"], colour, name, percent)
 
 
-def draw_curves(column: str, logs: Sequence[tuple[str, str, Log]]) -> Figure:
+def draw_curves(column: str, logs: Sequence[tuple[str, str, LogTable]]) -> Figure:
     """Draw the loss or the accuracy over the epochs; a log comes with a name, which stands above, and a colour."""
     figure, ((axes,),) = new_axes(HALF, 2.8)
     for name, colour, log in logs:

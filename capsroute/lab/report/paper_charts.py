@@ -21,7 +21,7 @@ from .charts import (
     ORANGE,
     PERCENT,
     PURPLE,
-    Log,
+    LogTable,
     annotate,
     new_axes,
     plot_log,
@@ -37,7 +37,7 @@ TRAJECTORY_KEY = (
 )
 
 
-class Record(NamedTuple):
+class PublishedResult(NamedTuple):
     """Published accuracy of one network on one task, as the paper's tables 2 to 4 report it, or ours."""
 
     method: str
@@ -53,11 +53,13 @@ class Record(NamedTuple):
         return self.source.startswith("results/")
 
 
-def read_records(task: str) -> list[Record]:
+def read_records(task: str) -> list[PublishedResult]:
     """Read the records of one task from `records.csv`, the paper's and ours last."""
     with Path(__file__).with_name("records.csv").open(encoding="utf-8", newline="") as file:
         return [
-            Record(method, int(year), float(accuracy), source, note, int(n) if n else None, float(sd) if sd else None)
+            PublishedResult(
+                method, int(year), float(accuracy), source, note, int(n) if n else None, float(sd) if sd else None
+            )
             for of, method, year, accuracy, source, note, n, sd in csv.reader(file)
             if of == task
         ]
@@ -69,10 +71,10 @@ class LearningCurves(NamedTuple):
     name: str
     over: str  # what the curves were measured on
     spread_over: str  # what the band is a standard deviation over
-    log: Log  # epoch, loss, loss_sd, accuracy, accuracy_sd
+    log: LogTable  # epoch, loss, loss_sd, accuracy, accuracy_sd
 
 
-def draw_by_parameters(records: Sequence[Record]) -> Figure:
+def draw_by_parameters(records: Sequence[PublishedResult]) -> Figure:
     """Draw accuracy against the number of parameters."""
     figure, ((axes,),) = new_axes(WIDTH * 0.8, 3.8)
     for record in records:
@@ -92,7 +94,7 @@ def draw_by_parameters(records: Sequence[Record]) -> Figure:
     return figure
 
 
-def draw_by_year(title: str, records: Sequence[Record]) -> Figure:
+def draw_by_year(title: str, records: Sequence[PublishedResult]) -> Figure:
     """Draw accuracy against the year of publication; ours, which came later, is a dashed line."""
     figure, ((axes,),) = new_axes(WIDTH * 0.9, 3.8)
     published = [record for record in records if not record.ours]

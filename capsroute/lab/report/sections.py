@@ -11,7 +11,7 @@ from ..analysis.accuracy import wilson_interval
 from ..formatting import flat, interval, percent, plain, readable
 from ..html import Section, facts, figure, folded, page, panels, paragraph, table, text, tint
 from . import charts
-from .charts import BLUE, ORANGE, Log, embed_chart
+from .charts import BLUE, ORANGE, LogTable, embed_chart
 
 INTERVALS = (
     "An interval over samples (Wilson) takes each for an independent trial. Samples of one instance or group are "
@@ -27,8 +27,8 @@ class RunDetails(NamedTuple):
     config: Mapping[str, Any]
     versions: Mapping[str, Any]
     facts: Mapping[str, str]  # shown below the accuracy
-    training: Log  # a row for each window of batches
-    validation: Log  # a row for each epoch; empty where nothing was held out
+    training: LogTable  # a row for each window of batches
+    validation: LogTable  # a row for each epoch; empty where nothing was held out
     trained: str  # on what the training log was measured
     held_out: str  # on what the validation log was measured
 

@@ -6,7 +6,7 @@ from typing import Any
 from ..errors import import_extra
 
 
-class Record:
+class StudyRecord:
     """Results of runs by a key, in a file."""
 
     def __init__(self, file: Path):

@@ -15,7 +15,7 @@ from .config import SettingError, changed_settings, hash_settings
 from .environment import Environment
 from .experiments import ExperimentConfig, complete_config, make_task, read_config
 from .processes import map_in_processes
-from .record import Record
+from .record import StudyRecord
 from .runs import RunFolder
 from .trainer import NonFiniteLossError, Trainer
 from .vision import VisionConfig
@@ -170,7 +170,7 @@ def run_study(
         environment = dataclasses.replace(environment, accelerator=accelerator)
     else:
         environment.launch()  # so that a device that is missing is found now
-    runs, record = study.runs(), Record(folder / "optuna.log")
+    runs, record = study.runs(), StudyRecord(folder / "optuna.log")
     ended = record.results()
     left = [run for run in runs if run.key not in ended]
     alone = console if jobs == 1 and not cluster else None  # of several at a time none has the terminal
