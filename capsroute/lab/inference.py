@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ..credit import Credit, image_credit, text_credit
@@ -34,8 +33,6 @@ from .training.task import load_network
 from .training.weights import Weights, find_weights
 
 MAX_CHARACTERS = 100_000  # of a text; more are cut off before tokenising, which takes many times their memory
-MAX_PIXELS = 50_000_000  # of an image, checked before it is decoded
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # the other decoders are old, or start programs
 BATCH_PLACES, PLACES_OF_IMAGE = 2048, 64  # computed at a time: few enough for any memory
 PAIR_SIZE = 96  # rows and columns of the paper's stereo pairs
 BYTE_ORDER_MARK = "\ufeff"
@@ -127,8 +124,6 @@ class Predictor:
                 if not len(sample.data):
                     raise UserError("vectors: expected at least one, got none")
                 return sample
-        for view in value if isinstance(value, list | tuple) else [value]:
-            check_image(view)
         return Sample(self.preprocessing.prepare(value))
 
     @torch.inference_mode()
@@ -270,19 +265,3 @@ def check_device(device: str | torch.device) -> None:
         torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"device: expected cpu, or cuda where there is a GPU, got {str(device)!r}") from error
-
-
-def check_image(source: Any) -> None:
-    """Refuse a file that is no image of a known format, or one with too many pixels, before it is decoded."""
-    if not (isinstance(source, str | PathLike) or hasattr(source, "read")):
-        return
-    name = fspath(source) if isinstance(source, str | PathLike) else "image"
-    try:
-        with Image.open(source, formats=FORMATS) as image:
-            width, height = image.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = getattr(error, "strerror", None) or "it is something else, or damaged"
-        raise UserError(f"{name}: expected an image ({', '.join(FORMATS)}), {reason}") from error
-    if width * height > MAX_PIXELS:
-        limit = f"at most {MAX_PIXELS // 1_000_000} million pixels"
-        raise UserError(f"{name}: expected {limit}, got {width:,} by {height:,}")

@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from capsroute.lab.cli import app
 from capsroute.lab.data.pairs import CATEGORIES
 from capsroute.lab.errors import UserError
-from capsroute.lab.inference import MAX_PIXELS, Predictor
+from capsroute.lab.inference import Predictor
 from capsroute.lab.preprocessing import make_preprocessing
+from capsroute.lab.preprocessing.images import MAX_PIXELS
 from capsroute.nets import Classifier
 from conftest import ROOT
 from small_classifiers import CLASSES, draw_image, make_classifier, make_inputs

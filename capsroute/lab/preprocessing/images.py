@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from ...nets.trunks import find_features
-from ..data.own.images import SUFFIXES
 from ..encoders.vision import VisionModel, load_vision_model
 from ..errors import UserError
+
+MAX_PIXELS = 50_000_000  # of an image
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # the other decoders are old, or start programs
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,24 @@ class FeaturePreprocessing:
 
 
 def open_image(source: Any) -> Image.Image:
-    """Return an upright image without transparency, of a file, an image of PIL or an array."""
+    """Return an upright image without transparency, of a file, an image of PIL or an array.
+
+    Files of other formats, and those with too many pixels, are refused before they are decoded.
+    """
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim not in (2, 3):
             raise UserError(f"image: expected bytes [m, n] or [m, n, 3], got {source.dtype} {list(source.shape)}")
         return Image.fromarray(source)
+    name = fspath(source) if isinstance(source, str | PathLike) else "image"
     try:
-        with nullcontext(source) if isinstance(source, Image.Image) else Image.open(source) as file:
+        with nullcontext(source) if isinstance(source, Image.Image) else Image.open(source, formats=FORMATS) as file:
+            if file.width * file.height > MAX_PIXELS:
+                limit = f"at most {MAX_PIXELS // 1_000_000} million pixels"
+                raise UserError(f"{name}: expected {limit}, got {file.width:,} by {file.height:,}")
             image = ImageOps.exif_transpose(file)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        name = fspath(source) if isinstance(source, str | PathLike) else "image"
-        raise UserError(f"{name}: expected an image ({', '.join(SUFFIXES)}), cannot read it ({error})") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = getattr(error, "strerror", None) or "it is something else, or damaged"
+        raise UserError(f"{name}: expected an image ({', '.join(FORMATS)}), {reason}") from error
     if image.mode.startswith(("I", "F")):  # more than 8 bits a pixel
         pixels = np.asarray(image, float)
         image = Image.fromarray((255 * pixels / max(pixels.max(), 1)).clip(0, 255).astype(np.uint8))
