@@ -20,7 +20,8 @@ Does routing all layers of a frozen encoder help, with a real encoder? The proto
   These runs alone are tested, once.
 - **Cuts for lack of machine time**, made while runs were under way and before any test data were read: seven depths to
   four, as above; 2e-3 alone (`--rates` takes more), after it was better on validation in each of the first four
-  settings, both heads on SST-5/R with MiniLM and on SST-2/R with mpnet. The run over seven depths is in the table.
+  settings, both heads on SST-5/R with MiniLM and on SST-2/R with mpnet. `results/texts/README.md` lists the cells that
+  this left empty, and where both rates were tried.
 - **Fewer labels**: 100, 300, 1,000 and 3,000 root sentences, five subsets, seeds 0 to 4, the same for all heads; probe,
   attention pooling and `RoutingHead`, at the depth and the rate chosen with all sentences. Validation has all of its
   sentences, which chose depth and rate.

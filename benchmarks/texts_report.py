@@ -188,9 +188,9 @@ def draw_credit(rows: list[Row]) -> None:
         for name in classes:
             mean = [statistics.mean(r["credit"] for r in own if (r["class"], r["depth"]) == (name, d)) for d in depths]
             values.append([100 * value / sum(mean) for value in mean])
-        axes.imshow(values, cmap="PuOr_r", vmin=-60, vmax=60, aspect="auto")
+        axes.imshow(values, cmap="PuOr_r", vmin=-120, vmax=120, aspect="auto")
         for y, x in product(range(len(classes)), range(len(depths))):
-            axes.text(x, y, f"{values[y][x]:.0f}", ha="center", va="center", fontsize=8, color=INK)
+            axes.text(x, y, f"{round(values[y][x])}", ha="center", va="center", fontsize=8, color=INK)
         axes.set_xticks(range(len(depths)), depths)
         axes.set_yticks(range(len(classes)), classes)
         axes.set_title(f"{TASKS[task].title}, {ENCODERS[encoder]}", loc="left", fontsize=9, color=INK)
