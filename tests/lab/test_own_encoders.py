@@ -40,16 +40,19 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
-        body, headers = b"", {"X-Error-Code": "EntryNotFound"}
-        if self.path.startswith("/api/models/"):
-            repo = "/".join(self.path.split("?")[0].split("/")[3:5])
-            names = [path.name for path in sorted((self.folder / repo).iterdir())]
-            body = json.dumps({"id": repo, "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}).encode()
-            body, headers = (b"[]" if "/tree/" in self.path else body), {}
-        elif (
-            path := self.folder / self.path.lstrip("/").replace(f"resolve/{COMMIT}/", "").replace("resolve/main/", "")
-        ).is_file():
-            body, headers = path.read_bytes(), {"X-Repo-Commit": COMMIT, "ETag": f'"{path.name}"'}
+        _, owner, name, verb, *rest = [*self.path.partition("?")[0].replace("/api/models", "").split("/"), *4 * [""]]
+        files = {path.name: path.read_bytes() for path in sorted((self.folder / owner / name).glob("*"))}
+        body, headers = b"", {}
+        if verb == "resolve" and rest[1] in files:
+            body, headers = files[rest[1]], {"X-Repo-Commit": COMMIT, "ETag": f'"{rest[1]}"'}
+        elif verb == "tree":
+            entries = [{"type": "file", "path": path, "size": len(body), "oid": "0"} for path, body in files.items()]
+            body = json.dumps([] if rest[1] else entries).encode()
+        elif self.path.startswith("/api/models/"):
+            facts = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": [{"rfilename": path} for path in files]}
+            body = json.dumps(facts).encode()
+        else:
+            headers = {"X-Error-Code": "EntryNotFound"}
         self.send_response(404 if "X-Error-Code" in headers else 200)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -90,8 +93,10 @@ def call(environment: dict[str, str], folder: Path, *words: object) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["texts", "images"])
-def test_models_by_name_come_from_the_hub(kind: str, hub: tuple[dict[str, str], list[str]], tmp_path: Path) -> None:
-    """The trained folder names model and commit, and works where both were not downloaded before."""
+def test_models_by_name_come_from_the_hub(
+    kind: str, models: Path, hub: tuple[dict[str, str], list[str]], tmp_path: Path
+) -> None:
+    """The trained folder names model and commit, works where both were not downloaded before, and loads from a hub."""
     environment, asked = hub
     if kind == "texts":
         data, option, item = write_letters(tmp_path / "mail.csv", 4), ("--encoder", "we/words"), "where is the parcel?"
@@ -104,6 +109,11 @@ def test_models_by_name_come_from_the_hub(kind: str, hub: tuple[dict[str, str], 
     assert option[1] in preprocessing.values()
     assert preprocessing["revision"] == COMMIT
     moved = shutil.copytree(tmp_path / "run" / "model", tmp_path / "elsewhere" / "model")
+    shutil.copytree(moved, models / "we" / f"trained-{kind}")  # as if it had been uploaded
+    program = f"from capsroute.nets import Classifier; print(Classifier.from_pretrained('we/trained-{kind}').classes)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(capsroute.load(moved).classes)
     asked.clear()
     environment["HF_HOME"] = str(tmp_path / "other machine")
     answer = json.loads(call(environment, moved.parent, "predict", "model", item, "--json"))

@@ -121,13 +121,15 @@ def split_samples(data: Labelled, *, test_share: float, validation_share: float,
 
 def _draw(label: np.ndarray, group: np.ndarray, share: float, seed: int) -> np.ndarray:
     """Return indices of about a share of the samples, whole groups of every class; each class keeps a group."""
-    from sklearn.model_selection import StratifiedGroupKFold
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-    most = min(len(np.unique(group)), np.bincount(label).max(initial=0))  # more folds cannot be filled
+    n_groups = len(np.unique(group))
+    most = min(n_groups, np.bincount(label).max(initial=0))  # more folds cannot be filled
     n_folds = min(round(1 / share), int(most)) if share else 0
     if n_folds < 2:
         return np.empty(0, int)
-    folds = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed)
+    kind = StratifiedGroupKFold if n_groups < len(group) else StratifiedKFold  # the first takes minutes for millions
+    folds = kind(n_folds, shuffle=True, random_state=seed)
     with warnings.catch_warnings(action="ignore"):  # small classes cannot be in every fold
         held_out = next(folds.split(label, label, group))[1]
     kept = np.setdiff1d(np.arange(len(label)), held_out)
