@@ -99,6 +99,11 @@ def read_runs() -> list[Row]:
     return list(found.values())
 
 
+def is_kept(row: Row) -> bool:
+    """Say whether a run is tested, or can be, for its weights are here."""
+    return "test" in row or Run(*(row[name] for name in Run._fields)).path("weights", ".pt").exists()
+
+
 def train(run: Run, data: Data, depths: Sequence[int]) -> None:
     """Train a head and store its weights and its accuracy on validation."""
     start = time.perf_counter()
@@ -135,7 +140,7 @@ def train_all(task: str, encoder: str, options: argparse.Namespace) -> None:
     """Train what is missing for a task and an encoder, probes first."""
     data = load_data(task, encoder, options.data, WORK / "states")
     sizes = [size for size in options.sizes if size < len(data.rows["train"])]
-    done = {tuple(row[name] for name in Run._fields) for row in read_runs()}
+    done = {tuple(row[name] for name in Run._fields) for row in read_runs() if row["size"] == 0 or is_kept(row)}
     settings = product(sizes, options.rates, SEEDS)  # cheap, so that all seeds have all rates
     probes = [run for run in (Run(task, encoder, "probe", "0", *own) for own in settings) if run not in done]
     means = data.states.means(torch.arange(len(data.y))) if probes else torch.empty(0)
@@ -162,7 +167,7 @@ def wanted_runs(rows: list[Row], rates: Sequence[float], *setting: Any) -> list[
     first = [run for run in product(rates, FIRST_SEEDS) if run not in {(r["rate"], r["seed"]) for r in found}]
     if first:
         return [] if size else first
-    done = {(r["rate"], r["seed"]) for r in find_runs(rows, *setting)}
+    done = {(r["rate"], r["seed"]) for r in find_runs(rows, *setting) if is_kept(r)}
     return [run for run in product([choose_rate(found)], SEEDS) if run not in done]
 
 

@@ -169,29 +169,35 @@ def group_table(rows: list[Row]) -> str:
     return table(["sentences", *header], lines)
 
 
+def find_shares(rows: list[Row]) -> dict[tuple[str, int], list[float]]:
+    """Return by class and depth the per cent that the depth has of the lead over other classes, for each seed."""
+    leads: dict[tuple[str, int], float] = {}
+    for r in rows:
+        leads[r["class"], r["seed"]] = leads.get((r["class"], r["seed"]), 0.0) + r["credit"]
+    shares: dict[tuple[str, int], list[float]] = {}
+    for r in rows:
+        shares.setdefault((r["class"], r["depth"]), []).append(100 * r["credit"] / leads[r["class"], r["seed"]])
+    return shares
+
+
 def draw_credit(rows: list[Row]) -> None:
-    """Draw the credit of depths for each predicted class, in per cent of the lead over the other classes."""
+    """Draw each depth's share of the lead of each predicted class, mean and standard error over seeds."""
     from matplotlib.figure import Figure
 
     settings = [key for key in BARS if any((r["task"], r["encoder"]) == key for r in rows)]
-    figure = Figure(
-        figsize=(7.2, 1.1 + 0.32 * sum(1.6 + len(TASKS[t].classes) for t, _ in settings)), facecolor="white"
-    )
-    figure.set_layout_engine("constrained")
     heights = [len(TASKS[task].classes) for task, _ in settings]
+    size = (7.2, 0.6 + 0.32 * sum(heights) + 0.6 * len(heights))
+    figure = Figure(figsize=size, facecolor="white", layout="constrained")
     grid = figure.subplots(len(settings), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, (task, encoder) in zip(grid, settings, strict=True):
-        own = [r for r in rows if (r["task"], r["encoder"]) == (task, encoder)]
-        depths = sorted({r["depth"] for r in own})
-        classes = TASKS[task].classes
-        values = []
-        for name in classes:
-            mean = [statistics.mean(r["credit"] for r in own if (r["class"], r["depth"]) == (name, d)) for d in depths]
-            values.append([100 * value / sum(mean) for value in mean])
-        axes.imshow(values, cmap="PuOr_r", vmin=-120, vmax=120, aspect="auto")
+        shares = find_shares([r for r in rows if (r["task"], r["encoder"]) == (task, encoder)])
+        classes, depths = TASKS[task].classes, sorted({depth for _, depth in shares})
+        values = [[mean_and_error(shares[name, depth]) for depth in depths] for name in classes]
+        axes.imshow([[mean for mean, _ in row] for row in values], cmap="PuOr_r", vmin=-120, vmax=120, aspect="auto")
         for y, x in product(range(len(classes)), range(len(depths))):
-            axes.text(x, y, f"{round(values[y][x])}", ha="center", va="center", fontsize=8, color=INK)
-        axes.set_xticks(range(len(depths)), depths)
+            words = "{:.0f} ± {:.0f}".format(*values[y][x]).replace("-", "−")
+            axes.text(x, y, words, ha="center", va="center", fontsize=8, color=INK)
+        axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
         axes.set_yticks(range(len(classes)), classes)
         axes.set_title(f"{TASKS[task].title}, {ENCODERS[encoder]}", loc="left", fontsize=9, color=INK)
         axes.tick_params(length=0, labelsize=8, labelcolor=INK)
