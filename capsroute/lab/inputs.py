@@ -1,6 +1,7 @@
 """What a user names on the command line as inputs of a network: files, folders, tables, texts, standard input."""
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -55,11 +56,10 @@ def read_inputs(
 
 def read_images(word: str, _: str = "") -> Iterator[Input]:
     """Yield an image file, or those in a folder and in the folders below it, sorted."""
-    path = Path(word)
-    if not path.is_dir():
+    if not os.path.isdir(word):  # unlike Path.is_dir, it takes names of any length
         yield Input(word, word)
         return
-    files = find_images(path)
+    files = find_images(Path(word))
     if not files:
         raise UserError(f"{word}: expected images ({', '.join(SUFFIXES)}) in this folder, found none")
     yield from (Input(str(file), str(file)) for file in files)

@@ -237,6 +237,7 @@ def test_unknown_names_and_folders_are_refused(home: Path, tmp_path: Path) -> No
     assert refuse(str(tmp_path), FINE).endswith(f"got '{tmp_path}'")
     assert refuse("\x1b[31m\udcff", FINE).endswith("got '\\x1b[31m\\udcff'")  # messages are safe to print too
     assert refuse("smallnorb", FINE).startswith(f"{FINE}: expected an image (PNG, ")
+    assert len(refuse("smallnorb", "film" * 1000)) < 500  # longer than any file's name
     missing = refuse(str(home / "run"), FINE, "--encoder", str(tmp_path / "gone"))
     assert missing == f"encoder: expected the folder of a model, found none at {tmp_path / 'gone'}"
 

@@ -17,6 +17,7 @@ from ..encoders.vision import VisionModel, load_vision_model
 from ..errors import UserError
 
 MAX_PIXELS = 50_000_000  # of an image
+MAX_NAME = 300  # letters of a name that a message repeats: a line of text may stand where a name should
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # the other decoders are old, or start programs
 
 
@@ -110,7 +111,7 @@ def open_image(source: Any) -> Image.Image:
         if source.dtype != np.uint8 or source.ndim not in (2, 3):
             raise UserError(f"image: expected bytes [m, n] or [m, n, 3], got {source.dtype} {list(source.shape)}")
         return Image.fromarray(source)
-    name = fspath(source) if isinstance(source, str | PathLike) else "image"
+    name = str(fspath(source))[:MAX_NAME] if isinstance(source, str | PathLike) else "image"
     try:
         with nullcontext(source) if isinstance(source, Image.Image) else Image.open(source, formats=FORMATS) as file:
             if file.width * file.height > MAX_PIXELS:
