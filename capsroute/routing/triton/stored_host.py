@@ -89,7 +89,7 @@ class StoredKernels:
             for b in range(0, s.b, max(1, size))
         ]
         self.keeps_votes = len(self.pieces) == 1
-        own_W, self.own_biases = shapes[0][:2] == (self.n_kinds, s.j), shapes[1][0] > 1
+        own_W, self.own_biases = shapes[0][:2] == (self.n_kinds, s.j), shapes[1][0] != 1  # also if none
         self.own_betas = max(shapes[2][0], shapes[3][0]) > 1
         # weights that are more than the votes stay as they lie
         self.by_output = not s.packed and own_W and s.d > size * self.n_places * s.c
@@ -155,7 +155,7 @@ class StoredKernels:
         # sums of the votes' gradients nearly cancel, and over all inputs would be long
         grads[3] = dB if self.own_biases else dvectors[:, 2].sum((0, 1), dtype=torch.float64).float()[None]
         dbetas = dbetas if self.own_betas else dscalars[:, 2:].sum((0, 2), dtype=torch.float64)[:, None]
-        grads[4:] = dbetas.float()
+        grads[4:] = [d.float() for d in dbetas]
 
     def launch(self, kernel: Any, n_first: int, piece: Piece, *tensors: tuple[Any, ...]) -> Launch:
         """Return the launch of a routing loop, whose first iteration has `n_first` phases."""
