@@ -183,7 +183,10 @@ def test_arrays_of_every_form_hold_the_same_sets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": None}, "label: expected an array of this name, got only x, offsets"),
+        (
+            {"label": None},
+            "label: expected an array of this name, got x, offsets, classes of those that are read: x, mask",
+        ),
         ({"offsets": np.array([0, 1])}, r"offsets: expected \[4\] from 0 to"),
         ({"x": np.zeros((3, 2, 3), object)}, "holds objects: store text as text"),
         ({"label": np.array(0)}, r"label: expected \[n\], a class for each set, got int64 \[\]"),

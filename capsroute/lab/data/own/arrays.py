@@ -102,5 +102,6 @@ def split_sets(file: Path, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]
 def array_error(file: Path, arrays: Mapping[str, np.ndarray], name: str, expected: str) -> UserError:
     """Return the error for an array that is missing or wrong."""
     found = arrays.get(name)
-    got = f"only {', '.join(arrays) or 'an empty file'}" if found is None else f"{found.dtype} {list(found.shape)}"
+    none = f"{', '.join(arrays) or 'none'} of those that are read: {', '.join(KEYS)}"
+    got = none if found is None else f"{found.dtype} {list(found.shape)}"
     return UserError(f"{file}: {name}: expected {expected}, got {got}")
