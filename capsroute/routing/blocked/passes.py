@@ -188,9 +188,11 @@ class Block:
             dV = dV.sum(1, keepdim=True)
         if W.shape[0] != 1:
             kinds = len(W), x.shape[1] // max(1, len(W))
-            x, dV = x.unflatten(1, kinds), dV.unflatten(-1, kinds)
-            dparams.W.add_(torch.einsum("bjchkp,bkpcd->kjdh", dV, x))
-            return torch.einsum("bjchkp,kjdh->bkpcd", dV, W).flatten(1, 2)
+            # kinds first in memory: products of other layouts are copied matrix by matrix
+            dV = dV.unflatten(-1, kinds).permute(4, 0, 5, 2, 1, 3).contiguous().flatten(1, 3).flatten(2)
+            x = x.unflatten(1, kinds).transpose(0, 1)  # [k, b, p, c, d]
+            dparams.W.add_((x.flatten(1, 3).mT @ dV).unflatten(2, (-1, B.shape[3])).transpose(1, 2))
+            return (dV @ W.mT.flatten(1, 2)).view(x.shape).transpose(0, 1).flatten(1, 2)
         dV, x = dV.transpose(1, 2).flatten(2, 3), x.transpose(1, 2)  # [b, c, jh, i], [b, c, i, d]
         # a GPU sums a long axis in parts, and so more exactly, only when it is a single one
         dW = (dV @ x).sum((0, 1)) if x.device.type == "cpu" else torch.einsum("bcvi,bcid->vd", dV, x)
