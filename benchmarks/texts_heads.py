@@ -16,7 +16,7 @@ from heads_models import HEADS, Routed, count
 from texts_states import States, load_states
 from texts_tasks import TASKS
 
-BATCH, N_EPOCHS, MIN_STEPS = 32, 2, 200
+BATCH, MIN_STEPS = 32, 200
 N_PARTS = {"best": 64, "all": 16}  # for each depth
 
 
@@ -27,6 +27,7 @@ class Data(NamedTuple):
     rows: dict[str, Tensor]  # of each split
     states: States
     classes: tuple[str, ...]
+    n_epochs: int
 
     def training_rows(self, size: int, seed: int) -> Tensor:
         """Return the rows of a subset of training texts that the seed gives, or of all."""
@@ -37,11 +38,12 @@ class Data(NamedTuple):
         return (found == self.y[self.rows[split]]).double().mean().item()
 
 
-def load_data(task: str, encoder: str, folder: Path, work: Path) -> Data:
-    texts = TASKS[task].load(folder)
-    n_training = int(texts.rows["validation"][0])
-    states = load_states(folder / encoder, texts.text, n_training, work / f"{TASKS[task].states}-{encoder}")
-    return Data(texts.y, texts.rows, states, TASKS[task].classes)
+def load_data(task: str, encoder: str, folder: Path, work: Path, depths: Sequence[int] | None = None) -> Data:
+    """Return a task's texts with their states at some depths, by default all."""
+    texts, (_, classes, _, name, n_epochs, _) = TASKS[task].load(folder), TASKS[task]
+    n_training = int(texts.rows["train"][-1]) + 1
+    states = load_states(folder / encoder, texts.text, n_training, work / f"{name}-{encoder}", depths)
+    return Data(texts.y, texts.rows, states, classes, n_epochs)
 
 
 class RoundedLinear(nn.Linear):
@@ -64,9 +66,11 @@ def make_model(head: str, where: str, d: int, n_classes: int, n_depths: int) -> 
     return model
 
 
-def fit(parameters: list[Tensor], loss: Callable[[Tensor], Tensor], rows: Tensor, rate: float, seed: int) -> None:
+def fit(
+    parameters: list[Tensor], loss: Callable[[Tensor], Tensor], rows: Tensor, n_epochs: int, rate: float, seed: int
+) -> None:
     """Minimise the mean loss of batches of rows, in an order that the seed gives."""
-    n_steps = max(MIN_STEPS, N_EPOCHS * len(rows) // BATCH)
+    n_steps = max(MIN_STEPS, n_epochs * len(rows) // BATCH)
     optimizer = torch.optim.AdamW(parameters, lr=rate, fused=True)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, n_steps)
     order, left = torch.Generator().manual_seed(seed), rows[:0]
@@ -84,7 +88,7 @@ def train_head(model: nn.Module, data: Data, depths: Sequence[int], size: int, r
     def loss(rows: Tensor) -> Tensor:
         return cross_entropy(model(*data.states.batch(rows, depths)), data.y[rows])
 
-    fit(list(model.parameters()), loss, data.training_rows(size, seed), rate, seed)
+    fit(list(model.parameters()), loss, data.training_rows(size, seed), data.n_epochs, rate, seed)
 
 
 @torch.no_grad()
@@ -116,7 +120,7 @@ def train_probes(means: Tensor, data: Data, size: int, rate: float, seed: int) -
         scores, y = probes(means[rows]), data.y[rows]
         return cross_entropy(scores.flatten(0, 1), y.repeat_interleave(scores.shape[1]), reduction="sum") / len(rows)
 
-    fit(list(probes.parameters()), loss, data.training_rows(size, seed), rate, seed)
+    fit(list(probes.parameters()), loss, data.training_rows(size, seed), data.n_epochs, rate, seed)
     return probes
 
 

@@ -84,6 +84,7 @@ def choose_depth(rows: list[Row], task: str, encoder: str) -> int:
         rate = choose_rate(runs)
         return statistics.mean(r["validation"] for r in runs if r["rate"] == rate)
 
+    task = TASKS[task].depths_of or task
     probes = [r for r in rows if (r["task"], r["encoder"], r["head"], r["size"]) == (task, encoder, "probe", 0)]
     return int(max(sorted({r["where"] for r in probes}, key=int), key=mean))
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from capsroute.lab.data import POLARITIES, SENTIMENTS
 from capsroute.lab.data.sst import FILES
 from capsroute.lab.data.trees import NEUTRAL, extract_phrases, read_trees
 
@@ -65,6 +66,25 @@ class Task(NamedTuple):
     classes: tuple[str, ...]
     load: Callable[[Path], Texts]
     states: str  # tasks that share texts share states
+    n_epochs: int = 2
+    depths_of: str = ""  # the task whose probes chose the depth, if there are none for this one
+
+
+def load_phrases(folder: Path) -> Texts:
+    """Return all phrases of SST's training trees, and whole sentences of its other splits, with five classes."""
+    splits = [extract_phrases(read_trees(folder / "sst/trees" / FILES[s]), roots_only=s != "train") for s in SPLITS]
+    return join([list(zip(split.text, split.label.tolist(), strict=True)) for split in splits])
+
+
+def load_polar_phrases(folder: Path) -> Texts:
+    """Return the same texts, those that are neutral without exception in no split."""
+    texts, polar = load_phrases(folder), extract_phrases(read_trees(folder / "sst/trees" / FILES["train"]), classes=2)
+    labels = dict(zip(polar.text, polar.label.tolist(), strict=True))
+    n, y = len(texts.rows["train"]), (texts.y > NEUTRAL).long()
+    known = [k for k in range(n) if texts.text[k] in labels]
+    y[known] = torch.tensor([labels[texts.text[k]] for k in known])
+    others = {name: rows[texts.y[rows] != NEUTRAL] for name, rows in texts.rows.items() if name != "train"}
+    return Texts(texts.text, y, {"train": torch.tensor(known), **others})
 
 
 def load_sst(folder: Path) -> Texts:
@@ -156,9 +176,11 @@ def find_groups(texts: Sequence[str]) -> dict[str, list[int]]:
 
 SIGNS = ("negative", "in between", "positive")
 TASKS = {
-    "sst5": Task("SST-5/R", ("very negative", "negative", "neutral", "positive", "very positive"), load_sst, "sst"),
-    "sst2": Task("SST-2/R", ("negative", "positive"), load_polar_sst, "sst"),
+    "sst5": Task("SST-5/R", SENTIMENTS, load_sst, "sst"),
+    "sst2": Task("SST-2/R", POLARITIES, load_polar_sst, "sst"),
     "products": Task("product reviews", SIGNS, lambda f: load_snippets(f, "amazonReviewSnippets"), "products"),
     "editorials": Task("editorials", SIGNS, lambda f: load_snippets(f, "nytEditorialSnippets"), "editorials"),
+    "phrases5": Task("SST-5/R, all phrases", SENTIMENTS, load_phrases, "phrases", 3, "sst5"),
+    "phrases2": Task("SST-2/R, all phrases", POLARITIES, load_polar_phrases, "phrases", 3, "sst2"),
     "candidates": Task("who tweeted", ("Clinton", "Trump"), load_candidates, "candidates"),
 }
