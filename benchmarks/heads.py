@@ -38,8 +38,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heads_models import HEADS, count, make_head
-from heads_report import FOLDER, write_report, write_runs
-from heads_report import read_runs as read_stored_runs
+from heads_report import FOLDER, RUNS, read_csv, write_csv, write_report
 from heads_tasks import TASKS, Convolutions, Split, Task, load_splits
 from records import describe_run, write_json
 
@@ -61,11 +60,17 @@ class Model(nn.Module):
         d = self.trunk(example).shape[-1]
         self.head = make_head(head, d, task.n_classes, task.n_kinds)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.head(self.trunk(x), mask)
+    def forward(self, x: Tensor, mask: Tensor, noise: float = 0.0) -> Tensor:
+        """Return class scores; with noise each feature of a sample is multiplied by a factor of that deviation."""
+        x = self.trunk(x)
+        if noise:
+            x = x * (1 + noise * torch.randn_like(x[..., :1, :]))
+        return self.head(x, mask)
 
 
-def train(name: str, head: str, rate: float, seed: int, splits: list[Split]) -> tuple[dict[str, Any], dict[str, Any]]:
+def train(
+    name: str, head: str, rate: float, seed: int, splits: list[Split], noise: float = 0.0
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the numbers of one run, and the weights after each of the steps at which accuracy is measured."""
     task, (training, validation, _) = TASKS[name], splits
     torch.manual_seed(seed)
@@ -80,7 +85,7 @@ def train(name: str, head: str, rate: float, seed: int, splits: list[Split]) -> 
         rows, left = left[:BATCH], left[BATCH:]
         x, mask = batch(training, rows)
         optimizer.zero_grad()
-        cross_entropy(model(x, mask), training.y[rows]).backward()
+        cross_entropy(model(x, mask, noise), training.y[rows]).backward()
         optimizer.step()
         if step in (*MOMENTS, task.n_steps):
             moment = "all" if step == task.n_steps else step
@@ -176,7 +181,7 @@ def read_runs() -> list[dict[str, Any]]:
 def read_table() -> list[dict[str, Any]]:
     """Return the stored rows with numbers for text."""
     words = ("task", "head")
-    return [{k: v if k in words else json.loads(v.lower()) for k, v in r.items() if v} for r in read_stored_runs()]
+    return [{k: v if k in words else json.loads(v.lower()) for k, v in r.items() if v} for r in read_csv(RUNS)]
 
 
 def test_all(names: list[str], heads: list[str], data: Path) -> None:
@@ -258,7 +263,7 @@ def collect_runs() -> None:
         chosen = row["head"] in HEADS and "test_all" in row
         row["chosen"] = chosen and row["rate"] == choose_rate(rows, row["task"], row["head"])
     rows.sort(key=lambda r: (order[r["task"]], order.get(r["head"], len(order)), r["head"], r["rate"], r["seed"]))
-    write_runs(rows)
+    write_csv(RUNS, rows)
 
 
 STAGES = {

@@ -13,7 +13,7 @@ from heads_tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, PAGE = ROOT / "results/heads", ROOT / "docs/heads.md"
-PICTURE = ROOT / "docs/pictures/heads.png"
+RUNS, PICTURE = FOLDER / "runs.csv", ROOT / "docs/pictures/heads.png"
 OURS, RIVAL = "routing", "attention"
 SEVEN = [name for name in TASKS if name != "sst2"]  # SST-2 is not one of the seven tasks
 COLOURS = {  # Okabe and Ito's, distinct for colour-blind readers
@@ -31,18 +31,19 @@ INK, GRID = "#24292f", "#d8dce1"
 Row = dict[str, str]
 
 
-def write_runs(rows: Sequence[dict[str, Any]]) -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows whose numbers, but for settings, are rounded to four digits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    with (FOLDER / "runs.csv").open("w", newline="") as file:
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         for row in rows:
             writer.writerow({k: round(v, 4) if isinstance(v, float) and k != "rate" else v for k, v in row.items()})
 
 
-def read_runs() -> list[Row]:
-    with (FOLDER / "runs.csv").open(newline="") as file:
+def read_csv(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -175,7 +176,7 @@ def draw(rows: list[Row]) -> None:
 
 def write_report(check: bool = False) -> list[str]:
     """Write the tables of the page and the picture, or say what is out of date."""
-    rows, record = read_runs(), json.loads((FOLDER / "record.json").read_text())
+    rows, record = read_csv(RUNS), json.loads((FOLDER / "record.json").read_text())
     tables = {"final": final_table(rows), "early": early_table(rows), "steps": pair_table(rows, "100", "300")}
     tables["robust"] = pair_table(rows, "removed", "stray")
     tables["times"] = times_table(record["milliseconds"])

@@ -1,14 +1,13 @@
 """Tables and pictures of `benchmarks/texts.py`, from the rows in `results/texts` alone, and what they are chosen by."""
 
-import csv
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from heads_report import INK, format_difference, format_mean, mean_and_error, table
+from heads_report import INK, format_difference, format_mean, mean_and_error, read_csv, table, write_csv
 from report import insert
 from texts_tasks import TASKS
 
@@ -25,6 +24,7 @@ HEADS = {
 }
 ENCODERS = {"minilm": "MiniLM", "mpnet": "mpnet"}
 BARS = {("sst2", "mpnet"): 91.5, ("sst5", "mpnet"): 52.0, ("sst2", "minilm"): 87.2, ("sst5", "minilm"): 48.7}
+PHRASE_BARS = {(task.replace("sst", "phrases"), encoder): bar for (task, encoder), bar in BARS.items()}
 GROUPS = {  # of test sentences, named as in `find_groups`
     "words_1-10": "up to 10 words",
     "words_11-20": "11 to 20",
@@ -41,13 +41,7 @@ Row = dict[str, Any]
 
 
 def write_rows(rows: Sequence[Row], name: str) -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with (FOLDER / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: round(v, 4) if isinstance(v, float) and k != "rate" else v for k, v in row.items()})
+    write_csv(FOLDER / f"{name}.csv", rows)
 
 
 def read_rows(name: str) -> list[Row]:
@@ -55,8 +49,7 @@ def read_rows(name: str) -> list[Row]:
     path = FOLDER / f"{name}.csv"
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        return [{k: v if k in TEXT else json.loads(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+    return [{k: v if k in TEXT else json.loads(v) for k, v in row.items() if v} for row in read_csv(path)]
 
 
 def find_runs(rows: list[Row], task: str, encoder: str, head: str, where: str, size: int = 0) -> list[Row]:
@@ -95,7 +88,8 @@ def percent(rows: list[Row], name: str = "test") -> list[float]:
 
 def main_table(rows: list[Row], tasks: Sequence[str]) -> str:
     """Write test accuracy of every head, at the best depth and over depths, by encoder and task."""
-    columns = [c for c in product(ENCODERS, tasks) if find_final(rows, c[1], c[0], "probe", "0")]
+    cells = {(r["encoder"], r["task"]) for r in rows if "test" in r}
+    columns = [c for c in product(ENCODERS, tasks) if c in cells]
     lines = []
     for head, where in [("probe", "best"), *product(HEADS, ("best", "all"))]:
         own = []
@@ -210,10 +204,13 @@ def draw_credit(rows: list[Row]) -> None:
 def write_report(check: bool = False) -> list[str]:
     """Write the tables of the page and the picture, or say what is out of date."""
     rows = read_rows("runs")
-    others = [task for task in TASKS if task not in ("sst5", "sst2")]
+    phrases = [task for task in TASKS if TASKS[task].depths_of]
+    others = [task for task in TASKS if task not in ("sst5", "sst2", *phrases)]
     tables = {"sst": main_table(rows, ("sst5", "sst2")), "difference": difference_table(rows)}
     tables |= {"depth": depth_table(rows), "label": label_table(rows), "others": main_table(rows, others)}
-    tables |= {"group": group_table(rows), "bars": "\n".join(f"- {line}" for line in check_bars(rows))}
+    tables |= {"group": group_table(rows), "phrases": main_table(rows, phrases)}
+    for name, bars in (("bars", BARS), ("phrase bars", PHRASE_BARS)):
+        tables[name] = "\n".join(f"- {line}" for line in check_bars(rows, bars))
     old = new = PAGE.read_text()
     for name, content in tables.items():
         new = insert(new, f"{name} table", content)
@@ -221,12 +218,12 @@ def write_report(check: bool = False) -> list[str]:
         return [] if new == old else [f"{PAGE.name}: tables out of date, run python benchmarks/texts.py --report"]
     PAGE.write_text(new)
     draw_credit(read_rows("credit"))
-    return list(check_bars(rows))
+    return list(check_bars(rows, BARS | PHRASE_BARS))
 
 
-def check_bars(rows: list[Row]) -> Iterator[str]:
+def check_bars(rows: list[Row], bars: Mapping[tuple[str, str], float]) -> Iterator[str]:
     """Yield in words whether `RoutingHead`, at the best depth or over depths as validation has it, reaches the bars."""
-    for (task, encoder), bar in BARS.items():
+    for (task, encoder), bar in bars.items():
         found = {head: choose_where(rows, task, encoder, head) for head in ("routing", "attention")}
         if all(len(runs) > 1 for runs in found.values()):
             ours, rival = (percent(runs) for runs in found.values())

@@ -138,21 +138,47 @@ def test_heads_have_as_many_parameters_and_ignore_padding(bench: Any, n_kinds: i
         torch.testing.assert_close(head(x, mask)[:1], head(x[:1, ..., :4, :], mask[:1, :4]), rtol=1e-3, atol=1e-4)
 
 
-def test_heads_report_on_few_runs(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_report_on_few_runs(bench: Any, tmp_path: Path) -> None:
     report = bench("heads_report")
-    monkeypatch.setattr(report, "FOLDER", tmp_path)
     rows = [
         {"task": "sets", "head": head, "rate": 0.001, "seed": seed, "chosen": True, "test_all": right + seed / 10}
         for head, right in (("routing", 0.7), ("attention", 0.5))
         for seed in range(3)
     ]
-    report.write_runs(
-        [row | dict.fromkeys(("test_100", "test_300", "test_removed", "test_stray"), 0.5) for row in rows]
-    )
-    found = report.read_runs()
+    rows = [row | dict.fromkeys(("test_100", "test_300", "test_removed", "test_stray"), 0.5) for row in rows]
+    report.write_csv(tmp_path / "runs.csv", rows)
+    found = report.read_csv(tmp_path / "runs.csv")
     assert "| `RoutingHead` | 80.0 ± 5.8 |" in report.final_table(found)
     assert "| mean pooling | – |" in report.final_table(found)
     assert "+20.0 (+2.4)" in report.early_table(found)
+
+
+def test_the_regulariser_of_heads_is_chosen_on_validation(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = bench("heads_noise")
+    monkeypatch.setattr(noise, "FILE", tmp_path / "noise.csv")
+    monkeypatch.setattr(noise, "read_rows_without_noise", list)
+    assert noise.read_rows() == []
+    rows = [
+        {"task": "sst2", "head": "max", "rate": rate, "noise": n, "seed": seed, "validation_all": v, "test_all": 0.5}
+        for rate, n, v in ((0.001, 0.3, 0.7), (0.003, 0.3, 0.8), (0.003, 0.6, 0.8))
+        for seed in range(2)
+    ]
+    rows += [rows[0] | {"rate": 0.01, "validation_all": 1.0}]  # a setting without all of the first seeds
+    noise.write_csv(noise.FILE, rows)
+    assert noise.choose_setting(noise.read_rows(), "sst2", "max") == (0.3, 0.003)
+    assert {(r["noise"], r["rate"]) for r in noise.find_final(noise.read_rows(), "sst2", "max")} == {(0.3, 0.003)}
+
+
+def test_noise_leaves_validation_alone_and_changes_training(bench: Any) -> None:
+    heads, tasks = bench("heads"), bench("heads_tasks")
+    x, y = torch.randn(64, 3, 4), torch.arange(64) % 2
+    splits = [tasks.Split(x, torch.ones(64, 3, dtype=torch.bool), y)] * 3
+    model = heads.Model(tasks.TASKS["sets"], x[:1], "mean")
+    assert torch.equal(model(x, splits[0].mask), model(x, splits[0].mask))
+    assert not torch.equal(model(x, splits[0].mask, 0.3), model(x, splits[0].mask, 0.3))
+    assert heads.accuracy(model, splits[1]) == heads.accuracy(model, splits[1])
 
 
 def test_heads_runs_without_weights_or_test_accuracy_are_trained_again(
