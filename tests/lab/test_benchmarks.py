@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from conftest import ROOT
 
@@ -126,8 +127,6 @@ def test_plots_are_drawn(bench: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_kinds", [None, 3])
 def test_heads_have_as_many_parameters_and_ignore_padding(bench: Any, n_kinds: int | None) -> None:
-    import torch
-
     models = bench("heads_models")
     mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]]).bool()
     x = torch.randn(2, *([n_kinds] if n_kinds else []), 7, 12)
