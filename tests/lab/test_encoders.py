@@ -136,6 +136,15 @@ def test_hidden_states_equal_transformers(folders: dict[str, Path], encoders: di
     torch.testing.assert_close(alone(encoders["bert"], TEXTS[0]), torch.stack(states, 2)[0])
 
 
+def test_some_depths_are_those_of_all(folders: dict[str, Path], encoders: dict[str, Encoder]) -> None:
+    some = Encoder(folders["bert"], depths=[2, 0])
+    assert (some.depth, some.d_emb) == (2, encoders["bert"].d_emb)
+    assert torch.equal(alone(some, TEXTS[0]), alone(encoders["bert"], TEXTS[0])[:, [2, 0]])
+    last = encoders["bert"].depth - 1
+    with pytest.raises(UserError, match=rf"depths: expected numbers from 0 to {last} for .*, got \[{last + 1}\]"):
+        Encoder(folders["bert"], depths=[last + 1])
+
+
 def test_causal_and_bidirectional_attention(encoders: dict[str, Encoder]) -> None:
     """A causal model's tokens see those before them, a masked one's all."""
     for kind, sees in (("gpt2", False), ("bert", True)):
@@ -223,6 +232,7 @@ def test_key_depends_on_what_changes_numbers(tmp_path: Path, folders: dict[str, 
     keys = [Encoder(folders["bert"]).key()]
     assert Encoder(copy).key() == keys[0]
     keys.append(Encoder(copy, max_tokens=12).key())
+    keys.append(Encoder(copy, depths=[1]).key())
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
     keys.append(Encoder(copy).key())

@@ -134,6 +134,19 @@ def test_texts_read_by_an_encoder(models: Path, tmp_path: Path, monkeypatch: pyt
     assert json.loads(moved.stdout)["label"]
 
 
+def test_texts_read_at_one_depth(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path / "data"))
+    data, words = write_letters(tmp_path / "mail.csv", 6), ("--encoder", models / "we" / "words", *SHORT)
+    run("train", "texts", data, *words, "--set", "depths=1", "--out", tmp_path / "run")
+    saved = json.loads((tmp_path / "run/model/config.json").read_text())
+    assert saved["preprocessing"]["depths"] == [1]
+    assert saved["trunk"]["n_kinds"] == 1
+    assert json.loads(run("predict", tmp_path / "run", "I love this", "--json").stdout)["label"]
+    for wrong in (["encoder=x", "depths=one"], ["depths=1"]):
+        with pytest.raises(ValueError, match="depths: expected n"):
+            complete_config("texts", [f"data={data}", *wrong])
+
+
 def test_factors_of_features_are_those_of_all_tokens(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

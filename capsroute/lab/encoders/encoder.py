@@ -40,6 +40,7 @@ class Encoder:
         device: Where it runs.
         max_tokens: Longer texts are truncated; the model's limit by default.
         revision: Commit on the hub; the newest by default.
+        depths: Hidden states to return, 0 for the embeddings that the first layer gets; all by default.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Encoder:
         device: str | torch.device = "cpu",
         max_tokens: int | None = None,
         revision: str | None = None,
+        depths: Sequence[int] | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"precision: expected one of {list(PRECISIONS)}, got {precision!r}")
@@ -72,11 +74,15 @@ class Encoder:
         self.model = model.to(self.device).eval().requires_grad_(False)
         special = (getattr(self.tokenizer, f"{kind}_token_id") for kind in ("bos", "eos", "unk", "pad"))
         self._empty = next((number for number in special if number is not None), 0)  # stands for a text without tokens
-        self.depth, self.d_emb = self._measure()
+        n_states, self.d_emb = self._measure()
+        if depths and not all(0 <= depth < n_states for depth in depths):
+            raise UserError(f"depths: expected numbers from 0 to {n_states - 1} for {self.name}, got {list(depths)}")
+        self.depths = list(depths or range(n_states))
+        self.depth = len(self.depths)
 
     def key(self) -> str:
-        """Return a short hash of all that the numbers depend on: model, tokenizer, precision and `max_tokens`."""
-        parts = f"{VERSION}\n{self._identify()}\n{self.precision}\n{self.max_tokens}"
+        """Return a short hash of all that the numbers depend on: model, tokenizer, precision, tokens and depths."""
+        parts = f"{VERSION}\n{self._identify()}\n{self.precision}\n{self.max_tokens}\n{self.depths}"
         return hashlib.blake2b(parts.encode(), digest_size=8).hexdigest()
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
@@ -114,7 +120,8 @@ class Encoder:
         n = max(map(len, ids))
         table = torch.tensor([[*row, *[pad] * (n - len(row))] for row in ids], device=self.device)  # [b, n]
         mask = torch.arange(n, device=self.device) < sizes[:, None]
-        embs = torch.stack(self._hidden_states(table, mask.long()), dim=2).to(self.dtype)  # [b, n, depth, d_emb]
+        states = self._hidden_states(table, mask.long())
+        embs = torch.stack([states[depth] for depth in self.depths], dim=2).to(self.dtype)  # [b, n, depth, d_emb]
         return mask.float(), torch.where(mask[..., None, None], embs, 0)
 
     def _tokenize(self, texts: Sequence[str]) -> list[tuple[str, Any]]:

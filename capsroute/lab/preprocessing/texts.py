@@ -29,12 +29,13 @@ class TextPreprocessing:
     max_tokens: int | None = None  # longer texts are truncated; none for the encoder's limit
     precision: str = "fp32"
     revision: str | None = None  # commit on the hub; none for the newest
+    depths: list[int] | None = None  # hidden states that are read; none for all
     device: str = "cpu"
 
     @cached_property
     def model(self) -> Encoder:
         """The encoder, loaded when it is first needed."""
-        options = {"max_tokens": self.max_tokens, "revision": self.revision}
+        options: dict[str, Any] = {"max_tokens": self.max_tokens, "revision": self.revision, "depths": self.depths}
         return Encoder(self.encoder, precision=self.precision, device=self.device, **options)
 
     def prepare(self, item: Any) -> list[int]:

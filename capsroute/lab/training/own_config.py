@@ -71,6 +71,7 @@ class TextsConfig(OwnConfig):
     label: str = ""
     encoder: str = ""  # a frozen transformer; by default words are read without one
     encoder_precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    depths: str = ""  # hidden states of the encoder that are read, such as 8 or 6,8,10; all by default
     max_tokens: int | None = None  # longer texts are truncated; none for the encoder's limit, or 512 words
     cache: Literal["auto", "disk", "memory", "none"] = "auto"  # where hidden states are stored
     cache_gb: float = 20.0  # gigabytes they may take on disk
@@ -81,6 +82,9 @@ class TextsConfig(OwnConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_minimum(cache_gb=0, max_tokens=1, n_buckets=0, noise=0)
+        numbers = self.depths.split(",") if self.depths else []
+        self.check("depths", all(number.strip().isdecimal() for number in numbers), "numbers such as 8 or 6,8,10")
+        self.check("depths", bool(self.encoder) or not numbers, "none without an encoder")
         self.check("dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
         self.check("mixup", not self.mixup, "0 for texts, which differ in length")
 

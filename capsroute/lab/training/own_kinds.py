@@ -182,12 +182,13 @@ class OwnTexts(OwnTask):
             limit = {"max_words": config.max_tokens} if config.max_tokens else {}
             return {"name": "words", "n_buckets": config.n_buckets} | limit
         place = config.encoder if not Path(config.encoder).is_dir() else str(Path(config.encoder).resolve())
+        depths = {"depths": [int(depth) for depth in config.depths.split(",")]} if config.depths else {}
         return {
             "name": "texts",
             "encoder": place,
             "max_tokens": config.max_tokens,
             "precision": config.encoder_precision,
-        }
+        } | depths
 
     def saved_settings(self) -> dict[str, Any]:
         revision = {"revision": self.preprocessing.model.revision} if self.config.encoder else {}
