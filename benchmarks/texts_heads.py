@@ -40,10 +40,11 @@ class Data(NamedTuple):
 
 def load_data(task: str, encoder: str, folder: Path, work: Path, depths: Sequence[int] | None = None) -> Data:
     """Return a task's texts with their states at some depths, by default all."""
-    texts, (_, classes, _, name, n_epochs, _) = TASKS[task].load(folder), TASKS[task]
+    own = TASKS[task]
+    texts = own.load(folder)
     n_training = int(texts.rows["train"][-1]) + 1
-    states = load_states(folder / encoder, texts.text, n_training, work / f"{name}-{encoder}", depths)
-    return Data(texts.y, texts.rows, states, classes, n_epochs)
+    states = load_states(folder / encoder, texts.text, n_training, work / f"{own.states}-{encoder}", depths)
+    return Data(texts.y, texts.rows, states, own.classes, own.n_epochs)
 
 
 class RoundedLinear(nn.Linear):

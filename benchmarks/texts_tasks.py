@@ -67,6 +67,7 @@ class Task(NamedTuple):
     load: Callable[[Path], Texts]
     states: str  # tasks that share texts share states
     n_epochs: int = 2
+    n_seeds: int = 5
     depths_of: str = ""  # the task whose probes chose the depth, if there are none for this one
 
 
@@ -180,7 +181,7 @@ TASKS = {
     "sst2": Task("SST-2/R", POLARITIES, load_polar_sst, "sst"),
     "products": Task("product reviews", SIGNS, lambda f: load_snippets(f, "amazonReviewSnippets"), "products"),
     "editorials": Task("editorials", SIGNS, lambda f: load_snippets(f, "nytEditorialSnippets"), "editorials"),
-    "phrases5": Task("SST-5/R, all phrases", SENTIMENTS, load_phrases, "phrases", 3, "sst5"),
-    "phrases2": Task("SST-2/R, all phrases", POLARITIES, load_polar_phrases, "phrases", 3, "sst2"),
+    "phrases5": Task("SST-5/R, all phrases", SENTIMENTS, load_phrases, "phrases", 3, 3, "sst5"),
+    "phrases2": Task("SST-2/R, all phrases", POLARITIES, load_polar_phrases, "phrases", 3, 3, "sst2"),
     "candidates": Task("who tweeted", ("Clinton", "Trump"), load_candidates, "candidates"),
 }
