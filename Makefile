@@ -43,6 +43,7 @@ check-results: setup ## compare tables in README and docs with the stored measur
 	$(BIN)/python benchmarks/report.py --check
 	$(BIN)/python results/report.py --check
 	$(BIN)/python benchmarks/heads.py --check
+	$(BIN)/python benchmarks/heads_noise.py --check
 	$(BIN)/python benchmarks/texts.py --check
 
 bench: setup ## measure time and memory on this CPU, then rewrite tables and plots
