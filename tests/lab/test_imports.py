@@ -19,7 +19,7 @@ from conftest import ROOT
 LIBRARY = ("routing", "layers", "credit", "heads", "nets", "pretrained", "testing", "__init__")
 LAB = (
     *("errors", "formatting", "atomic_files", "progress", "environment_variables"),
-    *("data", "encoders", "preprocessing", "baselines", "rivals", "variants", "analysis"),
+    *("data", "encoders", "preprocessing", "baselines", "rivals", "variants", "lm", "analysis"),
     *("training", "inference", "inputs", "html", "explain", "export", "report", "serve", "demo", "cli", "__init__"),
 )
 ORDER = [*LIBRARY, *(f"lab.{part}" for part in LAB), "__main__"]  # each may import those before it
