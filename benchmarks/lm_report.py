@@ -1,0 +1,145 @@
+"""Tables of `benchmarks/lm.py`, from the rows in `results/lm` alone, and the choice of rates."""
+
+import csv
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from heads_report import mean_and_error, table
+from report import insert
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER, PAGE = ROOT / "results/lm", ROOT / "docs/language_models.md"
+TITLES = {
+    "softmax": "softmax",
+    "tied": "softmax, tied",
+    "depths": "routed depths",
+    "slices": "routed slices",
+    "once": "routed slices, one iteration",
+    "past": "softmax, with routed past",
+}
+KEYS = ("text", "preset", "subwords", "model", "rate", "seed")  # columns that name a run
+WORDS = {"text", "preset", "model", "device", "torch", "commit", "command"}  # columns that hold no numbers
+SPEED, MEMORY = 1 / 3, 2.0  # bars on a GPU, as multiples of the softmax layer's
+
+Row = dict[str, Any]
+
+
+def write_rows(rows: Sequence[Row], name: str) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with (FOLDER / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: round(v, 4) if isinstance(v, float) and k != "rate" else v for k, v in row.items()})
+
+
+def read_rows(name: str) -> list[Row]:
+    """Return stored rows with numbers for text, none if there is no file."""
+    path = FOLDER / f"{name}.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [{k: v if k in WORDS else json.loads(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+
+
+def find_runs(rows: Sequence[Row], setting: Sequence[Any]) -> list[Row]:
+    """Return the runs of a setting: a text, a preset, a number of subwords and a model."""
+    return [row for row in rows if [row[name] for name in KEYS[:4]] == list(setting)]
+
+
+def choose_rate(runs: Sequence[Row], rates: Sequence[float]) -> float | None:
+    """Return the rate with the fewest bits on validation for the first seed, none while a rate lacks its run."""
+    found = {r["rate"]: r["validation"] for r in runs if r["seed"] == 0}
+    return min(rates, key=found.__getitem__) if all(rate in found for rate in rates) else None
+
+
+def find_settings(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+    """Return text, preset and number of subwords of all rows, each once."""
+    return list(dict.fromkeys(tuple(row[name] for name in KEYS[:3]) for row in rows))
+
+
+def format_mean(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return "".join(f"{value:.3f}" for value in values) or "–"
+    return "{:.3f} ± {:.3f}".format(*mean_and_error(list(values)))
+
+
+def bits_table(rows: Sequence[Row]) -> str:
+    """Write bits per byte of tested runs, mean and standard error over seeds, with steps per second and parameters."""
+    lines = []
+    for setting, model in product(find_settings(rows), TITLES):
+        runs = [row for row in find_runs(rows, [*setting, model]) if "test" in row]
+        if runs:
+            speeds = [row["steps_per_second"] for row in runs]
+            numbers = [f"{runs[0]['parameters']:,}", f"{runs[0]['rate']:g}", str(len(runs))]
+            numbers += [format_mean([row[split] for row in runs]) for split in ("validation", "test")]
+            lines.append([TITLES[model], f"{setting[2]:,}", *numbers, f"{statistics.median(speeds):.2f}"])
+    header = ["last layer", "subwords", "parameters", "rate", "seeds", "validation", "test", "steps per second"]
+    return table(header, lines)
+
+
+def rate_table(rows: Sequence[Row]) -> str:
+    """Write bits per byte on validation at every rate, with the first seed."""
+    rates, lines = sorted({row["rate"] for row in rows}), []
+    for setting, model in product(find_settings(rows), TITLES):
+        found = {r["rate"]: r["validation"] for r in find_runs(rows, [*setting, model]) if r["seed"] == 0}
+        if found:
+            cells = [f"{found[rate]:.3f}" if rate in found else "–" for rate in rates]
+            lines.append([TITLES[model], f"{setting[2]:,}", *cells])
+    return table(["last layer", "subwords", *(f"{rate:g}" for rate in rates)], lines)
+
+
+def cost_table(costs: Sequence[Row]) -> str:
+    """Write time and memory of a training step, as multiples of the softmax layer's too."""
+    lines = []
+    for device, n in dict.fromkeys((row["device"], row["subwords"]) for row in costs):
+        own = {row["model"]: row for row in costs if (row["device"], row["subwords"]) == (device, n)}
+        for model in (model for model in TITLES if model in own):
+            ratios = [own[model][name] / own["softmax"][name] for name in ("milliseconds", "mib")]
+            numbers = [f"{own[model]['milliseconds']:,.0f}", f"{own[model]['mib']:,.0f}"]
+            lines.append([TITLES[model], f"{n:,}", device, *numbers, *(f"{ratio:.1f}" for ratio in ratios)])
+    return table(["last layer", "subwords", "on", "ms", "MiB", "ms, softmax = 1", "MiB, softmax = 1"], lines)
+
+
+def check_bars(costs: Sequence[Row]) -> Iterator[str]:
+    """Yield in words whether routed layers reach the bars for speed and memory with the largest vocabulary."""
+    if not costs:
+        return
+    most = max(row["subwords"] for row in costs)
+    for device in dict.fromkeys(row["device"] for row in costs):
+        own = {row["model"]: row for row in costs if (row["device"], row["subwords"]) == (device, most)}
+        for model in (model for model in ("depths", "slices") if {model, "softmax"} <= set(own)):
+            speed, memory = (own["softmax"][k] / own[model][k] for k in ("milliseconds", "mib"))
+            reached = "reached" if speed >= SPEED and memory >= 1 / MEMORY else "missed"
+            words = f"{speed:.2f} of the speed, {1 / memory:.2f} times the memory of a softmax layer"
+            yield f"{TITLES[model]}, {most:,} subwords, {device}: {words}; bars {reached}"
+
+
+def bar_list(costs: Sequence[Row]) -> str:
+    return "\n".join(f"- {line}." for line in check_bars(costs))
+
+
+TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
+    "bits": ("runs", bits_table),
+    "rates": ("runs", rate_table),
+    "costs": ("costs", cost_table),
+    "bars": ("costs", bar_list),
+}
+"""The file of each table, and what writes it."""
+
+
+def write_report(check: bool = False) -> list[str]:
+    """Write the tables of the page, or say what is out of date."""
+    costs = read_rows("costs")
+    old = new = PAGE.read_text()
+    for name, (source, write) in TABLES.items():
+        new = insert(new, f"{name} table", write(read_rows(source)))
+    if check:
+        return [] if new == old else [f"{PAGE.name}: tables out of date, run python benchmarks/lm.py --report"]
+    PAGE.write_text(new)
+    return list(check_bars(costs))
