@@ -12,20 +12,20 @@ cost? And does routing each position's past help between blocks? The protocol wa
 - **Training**: AdamW with betas 0.9 and 0.95, gradients clipped at a norm of 1, a linear start over a twentieth of the
   steps and half a cosine to zero. A seed gives the initial weights and the windows of text, which are the same for all
   models. Scores of routed layers are formed for `chunk` positions at a time, and again in the backward pass.
-- **Rates**: two for every model, the one with the fewest bits on validation for seed 0 is chosen; three seeds at the
-  chosen rate. These runs alone are tested, once.
+- **Rates**: those of the preset for every model, the one with the fewest bits on validation for seed 0 is chosen; three
+  seeds at the chosen rate. These runs alone are tested, once.
 - **Bits per byte**: cross entropy of all subwords of a range, each scored once in windows one after the other, in bits,
   over the bytes of the range.
-- **Speed**: steps per second after the first ten, in seconds of this process on a CPU, which others may share, and of the
-  wall on a GPU. `--measure` takes time and memory of a step in a process for each model: the fastest of five, and the
-  memory above weights and the optimizer's state.
+- **Speed**: steps per second after the first ten, in seconds of this process on a CPU, which others may share, and of
+  the wall on a GPU. `--measure` takes time and memory of a step in a process for each model: the fastest of five, and
+  the memory above weights and the optimizer's state.
 
 `--preset tiny` is for one core; `--preset full`, 8 blocks of 384 and 20 million subwords of vocabularies of 8,192 and
-30,000, is for one GPU: add `--device cuda --compile --bfloat16`. Bars on a GPU with 30,000 subwords: a third of the speed
-and twice the memory of the softmax layer.
+30,000, is for one GPU: add `--device cuda --compile --bfloat16`. Bars on a GPU with 30,000 subwords: a third of the
+speed and twice the memory of the softmax layer.
 
-Every run is a row of `results/lm/runs.csv`; those that are there are not trained again. `--report` makes the tables from
-the files there alone.
+Every run is a row of `results/lm/runs.csv`; those that are there are not trained again. `--report` makes the tables
+from the files there alone.
 """
 
 import argparse
@@ -48,8 +48,8 @@ from memory import ALLOCATOR
 from records import describe_run, write_json
 
 PRESETS = {
-    "tiny": Preset(3, 96, 4, 64, 8, 500, (1024,), 256, (4_000_000, 100_000, 100_000), (2e-3, 4e-3)),
-    "full": Preset(8, 384, 6, 512, 16, 2441, (8192, 30_000), 512, None, (1e-3, 3e-3)),
+    "tiny": Preset(3, 96, 4, 64, 8, 500, (1024,), 256, (4_000_000, 100_000, 100_000), (1e-3, 2e-3, 4e-3)),
+    "full": Preset(8, 384, 6, 512, 16, 2441, (8192, 30_000), 256, None, (1e-3, 3e-3)),
 }
 SEEDS = (0, 1, 2)
 WORK = Path("runs/lm")
@@ -175,6 +175,8 @@ def main() -> None:
     wanted = [stage for stage in STAGES if getattr(options, stage)] or ["train", "test", "report"]
     machine = Machine(options.device, options.compile, options.bfloat16)
     torch.set_num_threads(1)
+    if options.device == "cuda":
+        torch.set_float32_matmul_precision("high")  # TensorFloat-32
     if options.one:
         print(json.dumps(measure_costs(options.one, options.subwords[0], PRESETS[options.preset], machine)))
         return
