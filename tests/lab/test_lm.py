@@ -47,13 +47,13 @@ def test_routed_past_reads_its_window_alone() -> None:
         assert changed.nonzero().flatten().tolist() == list(range(k, min(k + 4, 12)))
 
 
-@pytest.mark.parametrize("sizes", [(N, 3, 32), (1024, 3, 128), (2048, 8, 256), (8192, 8, 384), (30_000, 8, 384)])
+@pytest.mark.parametrize("sizes", [(1024, 3, 96), (2048, 8, 256), (8192, 8, 384), (30_000, 8, 384)])
 def test_models_have_as_many_parameters(sizes: tuple[int, int, int]) -> None:
     n_subwords, n_blocks, d = sizes
     with torch.device("meta"):
         models = [GPT(n_subwords, n_blocks, d, 4, 16, **setting) for setting in SETTINGS]
     counts = [sum(p.numel() for p in model.parameters()) for model in models]
-    assert max(counts) <= (1.1 if n_subwords > N else 1.5) * min(counts)
+    assert max(counts) <= 1.1 * min(counts)
 
 
 @settings
