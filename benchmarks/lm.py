@@ -11,7 +11,8 @@ cost? And does routing each position's past help between blocks? The protocol wa
   90% of the bytes, the next 5% and the last 5%, or the start of each. Byte pairs are learned from the training range.
 - **Training**: AdamW with betas 0.9 and 0.95, gradients clipped at a norm of 1, a linear start over a twentieth of the
   steps and half a cosine to zero. A seed gives the initial weights and the windows of text, which are the same for all
-  models. Scores of routed layers are formed for `chunk` positions at a time, and again in the backward pass.
+  models. Where the preset has a `chunk`, scores of routed layers are formed for so many positions at a time, and again
+  in the backward pass.
 - **Rates**: those of the preset for every model, the one with the fewest bits on validation for seed 0 is chosen; three
   seeds at the chosen rate. These runs alone are tested, once.
 - **Bits per byte**: cross entropy of all subwords of a range, each scored once in windows one after the other, in bits,
@@ -48,12 +49,12 @@ from memory import ALLOCATOR
 from records import describe_run, write_json
 
 PRESETS = {
-    "tiny": Preset(3, 96, 4, 64, 8, 500, (1024,), 256, (4_000_000, 100_000, 100_000), (1e-3, 2e-3, 4e-3)),
+    "tiny": Preset(3, 96, 4, 64, 4, 500, (1024,), None, (4_000_000, 100_000, 100_000), (1e-3, 2e-3)),
     "full": Preset(8, 384, 6, 512, 16, 2441, (8192, 30_000), 256, None, (1e-3, 3e-3)),
 }
 SEEDS = (0, 1, 2)
 WORK = Path("runs/lm")
-COST_KEYS = ("preset", "subwords", "model", "device")  # columns that name a measurement
+COST_KEYS = ("preset", "subwords", "model", "device", "chunk")  # columns that name a measurement
 
 
 def read_runs() -> list[Row]:
@@ -140,11 +141,13 @@ def test_all(setting: tuple[Any, ...], options: argparse.Namespace, machine: Mac
 def measure_all(options: argparse.Namespace, machine: Machine) -> None:
     """Measure time and memory of a step of each model, each in a process of its own, and store them."""
     costs = {tuple(row[name] for name in COST_KEYS): row for row in read_rows("costs")}
-    for n_subwords, model in product(options.subwords or PRESETS[options.preset].subwords, options.models):
+    preset = PRESETS[options.preset]
+    for n_subwords, model in product(options.subwords or preset.subwords, options.models):
         command = [sys.executable, __file__, "--one", model, "--subwords", str(n_subwords), "--preset", options.preset]
+        command += ["--chunk", str(options.chunk)] if options.chunk else []
         command += ["--device", machine.device, *("--compile",) * machine.compiled, *("--bfloat16",) * machine.bfloat16]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ | ALLOCATOR, check=True)
-        key = (options.preset, n_subwords, model, machine.device)
+        key = (options.preset, n_subwords, model, machine.device, options.chunk or preset.chunk or 0)
         costs[key] = dict(zip(COST_KEYS, key, strict=True)) | json.loads(done.stdout) | describe(machine)
         print(*key, done.stdout.strip(), flush=True)
         write_rows(list(costs.values()), "costs")
@@ -168,6 +171,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--compile", action="store_true", help="compile the last layer and the cross entropy")
     parser.add_argument("--bfloat16", action="store_true", help="autocast to bfloat16")
+    parser.add_argument("--chunk", type=int, help="positions of routed scores at once, where a step is measured")
     parser.add_argument("--one", choices=MODELS, help=argparse.SUPPRESS)
     for stage, words in STAGES.items():
         parser.add_argument(f"--{stage}", action="store_true", help=f"{words}, and only what else is asked for")
@@ -178,7 +182,9 @@ def main() -> None:
     if options.device == "cuda":
         torch.set_float32_matmul_precision("high")  # TensorFloat-32
     if options.one:
-        print(json.dumps(measure_costs(options.one, options.subwords[0], PRESETS[options.preset], machine)))
+        preset = PRESETS[options.preset]
+        preset = preset._replace(chunk=options.chunk or preset.chunk)
+        print(json.dumps(measure_costs(options.one, options.subwords[0], preset, machine)))
         return
     if "measure" in wanted:
         measure_all(options, machine)

@@ -23,6 +23,7 @@ TITLES = {
 }
 KEYS = ("text", "preset", "subwords", "model", "rate", "seed")  # columns that name a run
 WORDS = {"text", "preset", "model", "device", "torch", "commit", "command"}  # columns that hold no numbers
+ROUTED = ("depths", "slices", "once")
 SPEED, MEMORY = 1 / 3, 2.0  # bars on a GPU, as multiples of the softmax layer's
 
 Row = dict[str, Any]
@@ -94,35 +95,39 @@ def rate_table(rows: Sequence[Row]) -> str:
     return table(["last layer", "subwords", *(f"{rate:g}" for rate in rates)], lines)
 
 
+def compare_costs(costs: Sequence[Row]) -> Iterator[tuple[Row, float, float]]:
+    """Yield measurements with time and memory as multiples of the softmax layer's, which is not formed in chunks."""
+    for row in costs:
+        same = [r for r in costs if all(r[name] == row[name] for name in ("preset", "subwords", "device"))]
+        rival = next((r for r in same if r["model"] == "softmax"), None)
+        if rival is not None:
+            yield row, row["milliseconds"] / rival["milliseconds"], row["mib"] / rival["mib"]
+
+
 def cost_table(costs: Sequence[Row]) -> str:
     """Write time and memory of a training step, as multiples of the softmax layer's too."""
-    lines = []
-    for device, n in dict.fromkeys((row["device"], row["subwords"]) for row in costs):
-        own = {row["model"]: row for row in costs if (row["device"], row["subwords"]) == (device, n)}
-        for model in (model for model in TITLES if model in own):
-            ratios = [own[model][name] / own["softmax"][name] for name in ("milliseconds", "mib")]
-            numbers = [f"{own[model]['milliseconds']:,.0f}", f"{own[model]['mib']:,.0f}"]
-            lines.append([TITLES[model], f"{n:,}", device, *numbers, *(f"{ratio:.1f}" for ratio in ratios)])
-    return table(["last layer", "subwords", "on", "ms", "MiB", "ms, softmax = 1", "MiB, softmax = 1"], lines)
+    order, lines = list(TITLES), []
+    for row, time, memory in compare_costs(
+        sorted(costs, key=lambda r: (r["preset"], r["device"], r["subwords"], order.index(r["model"]), r["chunk"]))
+    ):
+        numbers = [f"{row['milliseconds']:,.0f}", f"{row['mib']:,.0f}", f"{time:.1f}", f"{memory:.1f}"]
+        chunk = str(row["chunk"]) if row["chunk"] and row["model"] in ROUTED else "all"
+        lines.append([TITLES[row["model"]], f"{row['subwords']:,}", row["device"], chunk, *numbers])
+    header = ["last layer", "subwords", "on", "positions at once", "ms", "MiB", "ms, softmax = 1", "MiB, softmax = 1"]
+    return table(header, lines)
 
 
 def check_bars(costs: Sequence[Row]) -> Iterator[str]:
-    """Yield speed and memory of routed layers with the largest vocabulary, and whether they reach the bars of a GPU."""
-    if not costs:
-        return
-    most = max(row["subwords"] for row in costs)
-    for device in dict.fromkeys(row["device"] for row in costs):
-        own = {row["model"]: row for row in costs if (row["device"], row["subwords"]) == (device, most)}
-        for model in (model for model in ("depths", "slices") if {model, "softmax"} <= set(own)):
-            speed, memory = (own["softmax"][k] / own[model][k] for k in ("milliseconds", "mib"))
-            words = f"{speed:.2f} of the speed, {1 / memory:.2f} times the memory of a softmax layer"
-            if device == "cuda":
-                words += f"; bars {'reached' if speed >= SPEED and memory >= 1 / MEMORY else 'missed'}"
-            yield f"{TITLES[model]}, {most:,} subwords, {device}: {words}"
+    """Yield in words whether routed layers reach the bars for speed and memory, which are those of a GPU."""
+    for row, time, memory in compare_costs([row for row in costs if row["device"] == "cuda"]):
+        if row["model"] in ROUTED and row["subwords"] == max(r["subwords"] for r in costs):
+            reached = "reached" if time <= 1 / SPEED and memory <= MEMORY else "missed"
+            words = f"{1 / time:.2f} of the speed, {memory:.2f} times the memory of a softmax layer"
+            yield f"{TITLES[row['model']]}, {row['subwords']:,} subwords: {words}; bars {reached}"
 
 
 def bar_list(costs: Sequence[Row]) -> str:
-    return "\n".join(f"- {line}." for line in check_bars(costs))
+    return "\n".join(f"- {line}." for line in check_bars(costs)) or "- Nothing was measured on a GPU yet."
 
 
 TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {

@@ -33,7 +33,7 @@ class Preset(NamedTuple):
     batch: int
     n_steps: int
     subwords: tuple[int, ...]
-    chunk: int  # positions whose votes are in memory at once
+    chunk: int | None  # positions whose votes are in memory at once, all if none
     sizes: tuple[int, int, int] | None  # bytes of the ranges that are used, all if none
     rates: tuple[float, ...]
 
