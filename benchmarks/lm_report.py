@@ -17,8 +17,8 @@ TITLES = {
     "softmax": "softmax",
     "tied": "softmax, tied",
     "depths": "routed depths",
+    "once": "routed depths, one iteration",
     "slices": "routed slices",
-    "once": "routed slices, one iteration",
     "past": "softmax, with routed past",
 }
 KEYS = ("text", "preset", "subwords", "model", "rate", "seed")  # columns that name a run

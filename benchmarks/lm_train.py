@@ -17,7 +17,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "tied": {"output": "tied"},
     "depths": {"output": "depths"},
     "slices": {"output": "slices"},
-    "once": {"output": "slices", "n_iters": 1},
+    "once": {"output": "depths", "n_iters": 1},
     "past": {"output": "softmax", "past": 16},
 }
 """Settings of the models that are compared."""
