@@ -12,8 +12,8 @@ from .. import Routing
 
 OUTPUTS = ("softmax", "tied", "depths", "slices")
 N_SLICES = 4
-EPS = 1e-4
-"""Least variance, and data, of a subword: each has about one over the vocabulary of an input's data at first."""
+EPS = 0.1
+"""Least variance and data of a subword, times their number: at first each has an equal share of an input's data."""
 
 
 class Block(nn.Module):
@@ -74,7 +74,8 @@ class RoutedDepths(nn.Module):
         d_inp = d // depth - 3
         self.norm = nn.LayerNorm(d)
         self.describe = nn.Parameter(torch.randn(depth, d, 1 + d_inp) / d**0.5)  # a score and a capsule of each depth
-        self.routing = Routing(1, d_inp, 1, depth, n_subwords, n_iters=n_iters, eps=EPS, init="random")
+        settings = {"n_iters": n_iters, "eps": EPS / n_subwords, "init": "random"}
+        self.routing = Routing(1, d_inp, 1, depth, n_subwords, **settings)
 
     def forward(self, states: Tensor) -> Tensor:
         found = torch.einsum("...kd,kdv->...kv", self.norm(states), self.describe)
@@ -87,7 +88,8 @@ class RoutedSlices(nn.Module):
     def __init__(self, n_slices: int, d: int, n_subwords: int, n_iters: int = 2):
         super().__init__()
         self.norm, self.gate = nn.LayerNorm(d), nn.Linear(d, n_slices)
-        self.routing = Routing(1, d // n_slices, 1, n_slices, n_subwords, n_iters=n_iters, eps=EPS, init="random")
+        settings = {"n_iters": n_iters, "eps": EPS / n_subwords, "init": "random"}
+        self.routing = Routing(1, d // n_slices, 1, n_slices, n_subwords, **settings)
 
     def forward(self, states: Tensor) -> Tensor:
         x = self.norm(states[..., -1, :])
