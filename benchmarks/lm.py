@@ -4,9 +4,9 @@ Does routing a token's depths, or slices of its state, to subwords predict as we
 cost? And does routing each position's past help between blocks? The protocol was written before the first run.
 
 - **Models** are those of `capsroute/lab/lm.py`, alike but for their last layer, with as many parameters within a tenth:
-  a softmax layer; one tied to the embedding, with wider perceptrons; routed depths, with two iterations and with one,
-  in which agreement plays no part; routed slices; and a softmax layer with routing of the last 16 positions after half
-  of the blocks.
+  a softmax layer; one tied to the embedding, with wider perceptrons; one over the states at all depths; routed depths,
+  with two iterations and with one, in which agreement plays no part; routed slices; and a softmax layer with routing of
+  the last 16 positions after half of the blocks.
 - **Text**: enwik8, from a package of PyPI, or a file or folder of your own. Training, validation and test are the first
   90% of the bytes, the next 5% and the last 5%, or the start of each. Byte pairs are learned from the training range.
 - **Training**: AdamW with betas 0.9 and 0.95, gradients clipped at a norm of 1, a linear start over a twentieth of the

@@ -16,6 +16,7 @@ FOLDER, PAGE = ROOT / "results/lm", ROOT / "docs/language_models.md"
 TITLES = {
     "softmax": "softmax",
     "tied": "softmax, tied",
+    "linear": "softmax over all depths",
     "depths": "routed depths",
     "once": "routed depths, one iteration",
     "slices": "routed slices",

@@ -15,6 +15,7 @@ from memory import measure_cuda_peak, measure_own_peak
 MODELS: dict[str, dict[str, Any]] = {
     "softmax": {"output": "softmax"},
     "tied": {"output": "tied"},
+    "linear": {"output": "softmax_depths"},
     "depths": {"output": "depths"},
     "slices": {"output": "slices"},
     "once": {"output": "depths", "n_iters": 1},

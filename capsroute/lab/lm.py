@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .. import Routing
 
-OUTPUTS = ("softmax", "tied", "depths", "slices")
+OUTPUTS = ("softmax", "tied", "softmax_depths", "depths", "slices")
 N_SLICES = 4
 EPS = 0.1
 """Least variance and data of a subword, times their number: at first each has an equal share of an input's data."""
@@ -60,6 +60,18 @@ class SoftmaxOutput(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         return self.linear(self.norm(states[..., -1, :]))
+
+
+class SoftmaxDepths(nn.Module):
+    """Scores subwords by the states of a token at all depths, each projected to its share of the width."""
+
+    def __init__(self, depth: int, d: int, n_subwords: int):
+        super().__init__()
+        self.norm, self.describe = nn.LayerNorm(d), nn.Parameter(torch.randn(depth, d, d // depth) / d**0.5)
+        self.linear = nn.Linear(depth * (d // depth), n_subwords, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.linear(torch.einsum("...kd,kdv->...kv", self.norm(states), self.describe).flatten(-2))
 
 
 class RoutedDepths(nn.Module):
@@ -115,8 +127,9 @@ class GPT(nn.Module):
         d: Width.
         n_heads: Heads of self-attention.
         length: Most positions of a text.
-        output: `"softmax"`, a linear layer; `"tied"`, the same with the weights of the embedding; `"depths"` or
-            `"slices"`, routing. All have as many parameters within a tenth: blocks are wider where weights are tied.
+        output: `"softmax"`, a linear layer; `"tied"`, the same with the weights of the embedding; `"softmax_depths"`,
+            one over the states at all depths; `"depths"` or `"slices"`, routing. All have as many parameters within a
+            tenth: blocks are wider where weights are tied.
         past: Window of a `RoutedPast` after half of the blocks, if any.
         n_iters: Iterations of routing in the last layer.
     """
@@ -146,13 +159,15 @@ class GPT(nn.Module):
                 nn.init.zeros_(module.bias)
         if past is not None:
             self.blocks.insert(n_blocks // 2, RoutedPast(d, past))
-        if output in ("softmax", "tied"):
-            self.output = SoftmaxOutput(d, n_subwords)
+        depth = len(self.blocks) + 1
+        if output in ("softmax", "tied", "softmax_depths"):
+            single = output != "softmax_depths"
+            self.output = SoftmaxOutput(d, n_subwords) if single else SoftmaxDepths(depth, d, n_subwords)
             nn.init.normal_(self.output.linear.weight, std=0.02)
             if tied:
                 self.output.linear.weight = self.embedding.weight
         elif output == "depths":
-            self.output = RoutedDepths(len(self.blocks) + 1, d, n_subwords, n_iters)
+            self.output = RoutedDepths(depth, d, n_subwords, n_iters)
         else:
             self.output = RoutedSlices(N_SLICES, d, n_subwords, n_iters)
 
