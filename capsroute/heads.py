@@ -48,6 +48,8 @@ class RoutingHead(nn.Module):
         n_capsules: Number of capsules between two layers.
         coordinates: Append its row and column to each location of a feature map, from -1 to 1.
         n_iters: Iterations of the loops that find parts and classes.
+        noise: In training, each feature of a sample is multiplied by a random factor of mean 1 and this standard
+            deviation, the same at all places, so that the head relies on no few of them. 0.3 helps one that overfits.
         impl: Implementation of routing, see [`route`][capsroute.route].
     """
 
@@ -66,6 +68,7 @@ class RoutingHead(nn.Module):
         n_capsules: int = 16,
         coordinates: bool = False,
         n_iters: int = 2,
+        noise: float = 0.0,
         impl: str = "auto",
     ):
         super().__init__()
@@ -76,10 +79,13 @@ class RoutingHead(nn.Module):
         n_kinds = n_kinds if n_kinds is None else check_integer("n_kinds", n_kinds)
         if layers not in (1, 2):
             raise ValueError(f"layers: expected 1 or 2, got {layers}")
+        if not 0 <= noise < math.inf:
+            raise ValueError(f"noise: expected a number of at least 0, got {noise}")
         if coordinates and n_kinds is not None:
             raise ValueError("coordinates: expected only for feature maps, which have no n_kinds")
         self.d_inp, self.n_classes, self.n_kinds, self.coordinates = d_inp, n_classes, n_kinds, coordinates
         self.n_parts, self.capsule, self.n_iters = n_parts, (d_cov, d_part), check_integer("n_iters", n_iters)
+        self.noise = noise
         self.embed = nn.Sequential(nn.Linear(d_inp + 2 * coordinates, d_hidden), nn.SiLU(), nn.LayerNorm(d_hidden))
         self.kind_emb = None if n_kinds is None else nn.Parameter(torch.empty(n_kinds, 1, d_hidden))
         self.attend = nn.Linear(d_hidden, n_parts, bias=False)
@@ -184,6 +190,8 @@ class RoutingHead(nn.Module):
         if mask is not None:
             mask = check_mask(mask, places[..., 0, :, 0])[..., None, :, None]  # [..., 1, n, 1]
             places = places.masked_fill(~mask, 0.0)  # padding may hold anything, even NaN
+        if self.noise and self.training:
+            places = places * (1 + self.noise * torch.randn_like(places[..., :1, :]))
         linear, activate, normalise = self.embed
         hidden = linear(places) if self.kind_emb is None else linear(places) + self.kind_emb
         hidden = normalise(activate(hidden))  # [..., k, n, hidden]
@@ -199,7 +207,8 @@ class RoutingHead(nn.Module):
     def extra_repr(self) -> str:
         d_cov, d_part = self.capsule
         sizes = f"{self.d_inp}, {self.n_classes}, n_kinds={self.n_kinds}, n_parts={self.n_parts}"
-        return f"{sizes}, d_cov={d_cov}, d_part={d_part}, coordinates={self.coordinates}"
+        noise = f", noise={self.noise:g}" if self.noise else ""
+        return f"{sizes}, d_cov={d_cov}, d_part={d_part}, coordinates={self.coordinates}{noise}"
 
     def _is_map(self, x: Tensor) -> bool:
         return self.n_kinds is None and x.ndim == 4

@@ -169,6 +169,18 @@ def test_empty_samples_are_finite(layers: int) -> None:
         assert out.a[0].eq(0).all()  # nothing to route
 
 
+def test_noise_multiplies_features_of_all_places_alike_in_training() -> None:
+    head, plain, x = make_head(n_kinds=KINDS, noise=0.5), make_head(n_kinds=KINDS), features(1, KINDS, 1, D)
+    head.load_state_dict(plain.state_dict())
+    assert_equal(head.eval()(x), plain(x))
+    head.train()
+    torch.manual_seed(0)
+    found = head(x.expand(-1, -1, 7, -1))  # places that are alike stay so, and are as good as one
+    assert (found.a - plain(x).a).abs().max() > 1e-3
+    torch.manual_seed(0)
+    assert_equal(head(x), found)
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 def test_credit_sums_to_scores(layers: int) -> None:
     for settings, shape, axes in (
@@ -280,6 +292,7 @@ def test_repr_names_sizes() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"noise": -0.1}, "noise: expected a number of at least 0, got -0.1"),
         ({"layers": 3}, "layers: expected 1 or 2, got 3"),
         ({"coordinates": True, "n_kinds": 2}, "coordinates: expected only for feature maps"),
         ({"n_parts": 0}, "n_parts: expected at least 1, got 0"),
