@@ -1,10 +1,12 @@
 """Reports: their content, safety and behaviour on incomplete runs."""
 
 from base64 import b64decode
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +16,22 @@ from scipy.special import softmax
 from capsroute.lab.analysis.accuracy import GroupAccuracy, bootstrap_interval, wilson_interval
 from capsroute.lab.data import CATEGORIES, SENTIMENTS, Pairs
 from capsroute.lab.formatting import readable
+from capsroute.lab.html import Section
 from capsroute.lab.inference import Predictor
-from capsroute.lab.report.charts import BLUE, ORANGE, axis_floor, draw_accuracies, draw_curves
-from capsroute.lab.report.run_report import compare_accuracy
-from capsroute.lab.report.samples import Samples, show_credit, show_mistakes
-from capsroute.lab.report.sections import Answers, RunDetails, write_page
-from capsroute.lab.report.viewpoints import describe_view, show_viewpoints
+from capsroute.lab.report.charts import BLUE, ORANGE, LogTable, axis_floor, draw_accuracies, draw_curves
+from capsroute.lab.report.run_report import (
+    Answers,
+    compare_accuracy,
+    describe_view,
+    show_accuracy,
+    show_confusion,
+    show_credit,
+    show_learning,
+    show_mistakes,
+    show_settings,
+    show_viewpoints,
+    write_page,
+)
 from capsroute.lab.training.task import Result
 from capsroute.nets import SmallNORB
 
@@ -57,16 +69,20 @@ def log(rows: int) -> dict[str, np.ndarray]:
     return {"epoch": epoch, "loss": 1 / epoch, "accuracy": 1 - 0.2 / epoch} | spread
 
 
-DETAILS = RunDetails(
-    title="A run",
-    config={"batch": 20, "rates": (1e-5, 5e-4), "seed": 123_456, "note": HOSTILE},
-    versions={"python": "3.11.0", "packages": {"torch": "2.8.0"}, "commit": "abc123"},
-    facts={"parameters": "271,688", "training time": "0:03:31", "weights": "final"},
-    training=log(40),
-    validation=log(4),
-    trained="on things with mixup",
-    held_out="what was not trained on",
-)
+def write_report(
+    folder: Path, answers: Answers, more: Sequence[Section], training: LogTable, validation: LogTable
+) -> Path:
+    """Write a report of the sections that all have, and more."""
+    config = {"batch": 20, "rates": (1e-5, 5e-4), "seed": 123_456, "note": HOSTILE}
+    versions = {"python": "3.11.0", "packages": {"torch": "2.8.0"}, "commit": "abc123"}
+    sections = [
+        show_accuracy(answers, {"parameters": "271,688", "training time": "0:03:31", "weights": "final"}),
+        show_learning(training, validation, "on things with mixup", "what was not trained on"),
+        show_confusion(answers),
+        *more,
+        show_settings(config, versions),
+    ]
+    return write_page(folder, "A run", sections)
 
 
 def make_pairs(size: int = 48, wrong: int = 30) -> tuple[Answers, Pairs]:
@@ -78,10 +94,12 @@ def make_pairs(size: int = 48, wrong: int = 30) -> tuple[Answers, Pairs]:
     scores = np.eye(5)[category] * 4 + rng.normal(0, 0.1, (len(category), 5))
     scores[:wrong] = np.roll(scores[:wrong], 1, axis=1)
     scores[7] *= 3  # the worst mistake, if there is any
-    return Answers(category, softmax(scores, 1), CATEGORIES, "pairs"), Pairs(images, category, info)
+    pairs = Pairs(images, category, info)
+    titles = [describe_view(pairs, k) for k in range(len(category))]
+    return Answers(category, softmax(scores, 1), CATEGORIES, "pairs", "images", list(map(list, images)), titles), pairs
 
 
-def make_sentences() -> tuple[Answers, list[str]]:
+def make_sentences() -> Answers:
     """Return 600 sentences; the answers to the last 100 and to the first 40 are a class too high."""
     true = np.arange(600) % 5
     predicted = true.copy()
@@ -90,12 +108,8 @@ def make_sentences() -> tuple[Answers, list[str]]:
     scores = 3 * np.eye(5)[predicted]
     scores[510] *= 4  # the worst mistake
     scores[0] *= 1.001  # the next: how the same scores round depends on the machine
-    return Answers(true, softmax(scores, 1), SENTIMENTS, "sentences"), [f"film {k} ." for k in range(600)]
-
-
-def name_pairs(pairs: Pairs) -> Samples:
-    names = [describe_view(pairs, k) for k in range(len(pairs.category))]
-    return Samples("images", [list(pair) for pair in pairs.images], names)
+    texts = [f"film {k} ." for k in range(600)]
+    return Answers(true, softmax(scores, 1), SENTIMENTS, "sentences", "texts", texts, texts)
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +117,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """A report on pairs, with the credit of a narrow and untrained network."""
     answers, pairs = make_pairs()
     predictor = Predictor(SmallNORB(n_parts=5, n_channels=4).eval())
-    samples = name_pairs(pairs)
-    sections = [
-        show_viewpoints(answers, pairs),
-        show_mistakes(answers, samples),
-        show_credit(answers, samples, predictor),
-    ]
-    return Page(write_page(tmp_path_factory.mktemp("run"), DETAILS, answers, sections))
+    sections = [show_viewpoints(answers, pairs), show_mistakes(answers), show_credit(answers, predictor)]
+    return Page(write_report(tmp_path_factory.mktemp("run"), answers, sections, log(40), log(4)))
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +129,13 @@ def judge() -> Predictor:
 @pytest.fixture(scope="module")
 def text_page(tmp_path_factory: pytest.TempPathFactory, judge: Predictor) -> Page:
     """A report on sentences, some of which mean harm."""
-    answers, texts = make_sentences()
+    answers = make_sentences()
+    texts: Any = answers.items
     texts[510] = f"A bad film {HOSTILE} ."
     texts[:3] = [HOSTILE, CONTROL, "word " * 5000]
     answers.probabilities[:3] = np.eye(5)[answers.predicted[:3]]
-    samples = Samples("texts", texts, texts)
-    sections = [show_mistakes(answers, samples), show_credit(answers, samples, judge)]
-    return Page(write_page(tmp_path_factory.mktemp("run"), DETAILS, answers, sections))
+    sections = [show_mistakes(answers), show_credit(answers, judge)]
+    return Page(write_report(tmp_path_factory.mktemp("run"), answers, sections, log(40), log(4)))
 
 
 def decode(image: dict[str, str | None]) -> Image.Image:
@@ -149,7 +158,7 @@ def test_accuracy_is_compared_with_intervals_and_guesses() -> None:
     for unit, (low, high) in over.items():
         assert facts[f"95% interval over {unit}"] == f"{low:.2%} to {high:.2%}"
     assert facts["chance, 5 classes"] == "20.00%"
-    answers, _ = make_sentences()
+    answers = make_sentences()
     facts = compare_accuracy(answers, Result(460, 600, {}), ordered=True)
     assert facts["always “very negative”, the commonest"] == "20.00%"
     assert facts["at most one class from the true one"] == "95.33%"
@@ -252,9 +261,8 @@ def test_short_run_with_perfect_score_and_unknown_views(tmp_path: Path) -> None:
     """A run stopped after one row of its log, with nothing held out."""
     answers, pairs = make_pairs(wrong=0)
     pairs.info[:] = -1
-    details = DETAILS._replace(training=log(1), validation={})
-    sections = [show_viewpoints(answers, pairs), show_mistakes(answers, name_pairs(pairs))]
-    page = Page(write_page(tmp_path, details, answers, sections))
+    sections = [show_viewpoints(answers, pairs), show_mistakes(answers)]
+    page = Page(write_report(tmp_path, answers, sections, log(1), {}))
     assert "100.00%" in page.text
     assert "None: all 900 pairs were classified right." in page.text
     assert "There is no mistake." in page.text
@@ -270,8 +278,7 @@ def test_missing_class_and_log_leave_their_places_empty(tmp_path: Path) -> None:
     there = pairs.category != 2
     pairs.info[:90, 2] = -1
     some = answers._replace(true=answers.true[there], probabilities=answers.probabilities[there])
-    details = DETAILS._replace(training={}, validation={})
-    page = Page(write_page(tmp_path, details, some, [show_viewpoints(some, pairs.take(there))]))
+    page = Page(write_report(tmp_path, some, [show_viewpoints(some, pairs.take(there))], {}, {}))
     section = page.text.rpartition("Learning curves")[2].partition("Confusion matrix")[0]
     assert section.strip() == "The run ended before it logged anything."
     assert "airplane 0 0 none none none" in page.text
@@ -287,9 +294,9 @@ def test_values_not_finite_leave_gaps() -> None:
 
 
 def test_credit_of_perfect_score_has_right_answers_only() -> None:
-    answers, pairs = make_pairs(size=29, wrong=0)
+    answers, _ = make_pairs(size=29, wrong=0)
     network = SmallNORB(n_parts=2, n_channels=2).eval()
-    words = " ".join(show_credit(answers, name_pairs(pairs), Predictor(network)).parts)
+    words = " ".join(show_credit(answers, Predictor(network)).parts)
     assert "Right answers" in words
     assert "Wrong answers" not in words
 
