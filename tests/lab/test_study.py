@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 from capsroute.lab.errors import UserError
-from capsroute.lab.training.comparison import compare
 from capsroute.lab.training.config import SettingError
 from capsroute.lab.training.experiments import make_config, make_task
-from capsroute.lab.training.processes import map_in_processes
+from capsroute.lab.training.parallel import map_in_processes
 from capsroute.lab.training.runs import RunFolder, read_checkpoint
-from capsroute.lab.training.study import make_grid, read_study
+from capsroute.lab.training.study import compare, make_grid, read_study
 from conftest import ROOT
 from own_data import make_points
 from small_vision import SplitLog, load_noise

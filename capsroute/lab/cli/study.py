@@ -89,9 +89,8 @@ def compare_settings(
 ) -> None:
     """Run a study, on a cluster if Ray has an address, and print its table and the files it wrote."""
     from ..report.charts import draw_study
-    from ..training.cluster import Cluster
-    from ..training.comparison import compare
-    from ..training.study import run_study
+    from ..training.parallel import Cluster
+    from ..training.study import compare, run_study
 
     address, *shares = ray
     if not address and shares != [1, 0]:

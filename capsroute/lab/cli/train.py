@@ -138,7 +138,7 @@ def replicate(
     What is tested is written down with the time, and refused a second time, because who takes the best of several test
     results has chosen by test data.
     """
-    from ..training.readings import Readings
+    from ..training.replicate import Readings
     from ..training.replicate import replicate as train_seeds
 
     environment = Environment(accelerator, devices, nodes, strategy, precision, compile)

@@ -1,21 +1,22 @@
 """A study: settings compared on held-out training samples, one run of each for every fold and seed."""
 
+import csv
 import dataclasses
+import io
 import itertools
 import re
+import statistics
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..atomic_files import write_atomically
 from ..errors import UserError, import_extra
-from .cluster import Cluster, map_on_cluster
-from .comparison import compare, write_rows
 from .config import SettingError, changed_settings, hash_settings
 from .environment import Environment
 from .experiments import ExperimentConfig, complete_config, make_task, read_config
-from .processes import map_in_processes
-from .record import StudyRecord
+from .parallel import Cluster, map_calls
 from .runs import RunFolder
 from .trainer import NonFiniteLossError, Trainer
 from .vision import VisionConfig
@@ -56,7 +57,10 @@ class Study:
         runs = []
         for name, settings in self.settings.items():
             config = complete_config(self.experiment, [*self.common, *settings], self.recipe)
-            check_validation(config)
+            for share in ("held_out", "validation_share"):
+                if getattr(config, share, 1) == 0:
+                    needed = "validation samples are what settings are chosen by"
+                    raise SettingError(f"{share}: expected more than 0, as {needed}")
             if self.folds > 1 and not isinstance(config, VisionConfig):
                 raise SettingError(f"folds: expected 1 for {self.experiment}, which has no toys, got {self.folds}")
             for fold, seed in itertools.product(range(self.folds), range(self.seeds)):
@@ -132,14 +136,6 @@ def make_grid(experiment: str, settings: Sequence[str], seeds: int, recipe: str 
     return Study(experiment=experiment, settings=named, common=common, recipe=recipe, seeds=seeds)
 
 
-def check_validation(config: ExperimentConfig) -> None:
-    """Refuse settings that hold nothing out to choose by."""
-    values = dataclasses.asdict(config)
-    for name in ("held_out", "validation_share"):
-        if values.get(name, 1) == 0:
-            raise SettingError(f"{name}: expected more than 0, as validation samples are what settings are chosen by")
-
-
 def run_study(
     study: Study,
     folder: Path,
@@ -170,15 +166,15 @@ def run_study(
         environment = dataclasses.replace(environment, accelerator=accelerator)
     else:
         environment.launch()  # so that a device that is missing is found now
-    runs, record = study.runs(), StudyRecord(folder / "optuna.log")
-    ended = record.results()
+    runs, record = study.runs(), open_record(folder / "optuna.log")
+    ended = {trial.user_attrs["key"]: trial.user_attrs["result"] for trial in record.trials}
     left = [run for run in runs if run.key not in ended]
     alone = console if jobs == 1 and not cluster else None  # of several at a time none has the terminal
     calls = [(run.config, folder / run.name, environment, note, alone) for run in left]
     rows = write_tables(study, runs, ended, folder)
     for k, result in map_calls(measure_run, calls, cluster, jobs):
         run = left[k]
-        record.add(run.key, run.names, result)
+        add_to_record(record, run, result)
         ended[run.key] = result
         rows = write_tables(study, runs, ended, folder)
         if console:
@@ -196,17 +192,6 @@ def write_tables(
         write_rows(folder / "runs.csv", rows)
         write_rows(folder / "comparison.csv", compare(rows, study.baseline))
     return rows
-
-
-def map_calls(
-    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], cluster: Cluster | None = None, jobs: int = 1
-) -> Iterator[tuple[int, Any]]:
-    """Yield the position of each call's arguments and its result, as calls end: here, in processes, or on a cluster."""
-    if cluster and calls:
-        return map_on_cluster(cluster, function, calls)
-    if jobs > 1:
-        return map_in_processes(jobs, function, calls)
-    return ((k, function(*arguments)) for k, arguments in enumerate(calls))
 
 
 def train_run(
@@ -241,3 +226,87 @@ def measure_run(*arguments: Any) -> dict[str, Any]:
     row["step at 90%"] = int(validation["step"][good.argmax()]) if good.any() else None
     names = ("parameters", "steps", "seconds", "peak MiB", "device", "torch", "capsroute", "commit", "started")
     return row | {name: facts[name] for name in names if name in facts}
+
+
+def open_record(file: Path) -> Any:
+    """Return the record of the runs that have ended: a study of Optuna's, which its dashboard shows too."""
+    optuna = import_extra("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    journal = import_extra("optuna.storages.journal")
+    backend = journal.JournalFileBackend(str(file), journal.JournalFileOpenLock(str(file)))
+    storage = optuna.storages.JournalStorage(backend)
+    return optuna.create_study(storage=storage, study_name="runs", direction="maximize", load_if_exists=True)
+
+
+def add_to_record(record: Any, run: Run, result: dict[str, Any]) -> None:
+    """Add a run that has ended; one without an accuracy has failed."""
+    from optuna import create_trial
+    from optuna.distributions import CategoricalDistribution
+    from optuna.trial import TrialState
+
+    outcome: dict[str, Any] = {"value": result["accuracy"]} if "accuracy" in result else {"state": TrialState.FAIL}
+    distributions: Any = {name: CategoricalDistribution([value]) for name, value in run.names.items()}
+    attributes = {"key": run.key, "result": result}
+    record.add_trial(create_trial(**outcome, params=run.names, distributions=distributions, user_attrs=attributes))
+
+
+def compare(rows: Sequence[dict[str, Any]], baseline: str) -> list[dict[str, Any]]:
+    """Return a row for each setting, the best first: means over its runs, and their difference from the baseline.
+
+    Differences are paired: each is that of two runs with the same fold and seed. Where there are several folds, those
+    of one are averaged first, and the standard error is over folds, because new data would bring other toys.
+
+    Args:
+        rows: A row for each run, with `setting`, `fold`, `seed` and, unless it failed, `accuracy`.
+        baseline: The setting to compare with.
+    """
+    good = [row for row in rows if "accuracy" in row]
+    paired = {(row["fold"], row["seed"]): row["accuracy"] for row in good if row["setting"] == baseline}
+    table = []
+    for name in dict.fromkeys(row["setting"] for row in rows):
+        runs = [row for row in good if row["setting"] == name]
+        by_fold: dict[int, list[float]] = {}
+        for run in runs if name != baseline else ():
+            if (run["fold"], run["seed"]) in paired:
+                difference = run["accuracy"] - paired[run["fold"], run["seed"]]
+                by_fold.setdefault(run["fold"], []).append(difference)
+        units = [statistics.mean(values) for values in by_fold.values()]
+        units = units if len(units) > 1 else [value for values in by_fold.values() for value in values]
+        accuracies = [run["accuracy"] for run in runs]
+        table.append(
+            {
+                "setting": name,
+                "accuracy": mean(accuracies),
+                "deviation": deviation(accuracies),
+                "runs": len(runs),
+                "failed": sum(row["setting"] == name for row in rows) - len(runs),
+                "difference": mean(units),
+                "standard error": deviation(units, len(units)),
+                "step at 90%": mean(run.get("step at 90%") for run in runs),
+                "seconds": mean(run.get("seconds") for run in runs),
+            }
+        )
+    return sorted(table, key=lambda row: -(row["accuracy"] or 0))
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean; none of no values, or if one is missing."""
+    known = list(values)
+    return None if None in known or not known else statistics.mean(known)  # pyright: ignore[reportArgumentType]
+
+
+def deviation(values: Sequence[float], n: int = 1) -> float | None:
+    """Return the standard deviation of the mean of `n` values; none of fewer than two."""
+    return statistics.stdev(values) / n**0.5 if len(values) > 1 else None
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows as CSV, with every column that one of them has."""
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.getvalue().encode())
