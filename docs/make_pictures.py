@@ -11,7 +11,7 @@ from pathlib import Path
 
 from capsroute.credit import for_class
 from capsroute.lab.data.pairs import CATEGORIES
-from capsroute.lab.demo import algorithm, language, pictures, vision
+from capsroute.lab.demo import algorithm, handlers, pictures, vision
 from capsroute.lab.demo.pictures import BLUE, HUES, ORANGE, SCENE_SIZE
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -197,10 +197,10 @@ def draw_toy() -> str:
 
 def draw_sentence() -> str:
     """Draw the credit of each word for the answer, against the other classes."""
-    tokens, credit = language.classify_text(SENTENCE)
+    tokens, credit = handlers.classify_text(SENTENCE)
     net, probabilities = credit.net[0], credit.scores[0].softmax(0)
     values = for_class(net.flatten(0, 1), net.sum((0, 1))).unflatten(0, net.shape[:2]).sum(1).tolist()
-    name = language.load_predictor().classes[int(probabilities.argmax())]
+    name = handlers.load_predictor().classes[int(probabilities.argmax())]
     answer = f"{name}, {100 * float(probabilities.max()):.1f}%"
     width, base, tall = INNER / len(values), 170, 110
     drawn = [write(0, 17, f"what speaks for “{answer}”")]

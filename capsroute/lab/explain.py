@@ -27,7 +27,7 @@ from .errors import UserError, needs_extra
 from .formatting import percent, readable
 from .html import BLUE, ORANGE, Html
 from .inference import Prediction, Predictor, Sample
-from .preprocessing.images import ImagePreprocessing, open_image
+from .preprocessing import ImagePreprocessing, open_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

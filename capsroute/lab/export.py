@@ -19,8 +19,7 @@ from ..nets import SST, SmallNORB
 from .atomic_files import write_atomically
 from .errors import UserError, first_line, import_extra
 from .inference import Predictor
-from .preprocessing import preprocessing_settings
-from .preprocessing.texts import PIECES
+from .preprocessing import PIECES, preprocessing_settings
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
 TOLERANCE = 1e-4  # of probabilities, and of scores in units of the largest one

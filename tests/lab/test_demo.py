@@ -15,7 +15,7 @@ from capsroute.credit import heat_maps, image_credit
 from capsroute.lab.cli import app
 from capsroute.lab.data import toys
 from capsroute.lab.data.pairs import CATEGORIES
-from capsroute.lab.demo import algorithm, handlers, language, pictures, vision
+from capsroute.lab.demo import algorithm, handlers, pictures, vision
 from capsroute.lab.demo.own_network import OwnNetwork
 from capsroute.lab.errors import UserError
 from capsroute.lab.html import figure, tint
@@ -126,7 +126,7 @@ def test_image_two_images_wide_is_cut_in_two(width: int) -> None:
 
 
 def test_share_used_is_coloured_from_zero_to_one_hundred_per_cent() -> None:
-    _, credit = language.classify_text(TEXT)
+    _, credit = handlers.classify_text(TEXT)
     html = handlers.show_sentence(TEXT, handlers.WINNER)
     table = html.partition("Tokens by depth: share used")[2].partition("<table>")[2].partition("</table>")[0]
     cells = re.findall(r'<td style="([^"]+)">(\d+)</td>', table)
@@ -140,11 +140,11 @@ def test_share_used_is_coloured_from_zero_to_one_hundred_per_cent() -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([b""], "a PNG or JPEG image"),
-        ([b"<svg onload=alert(1)>"], "a PNG or JPEG image"),
-        ([saved(Image.new("L", (90, 90)), "GIF")], "a PNG or JPEG image"),
-        ([saved(Image.effect_noise((90, 90), 9))[:900]], "a PNG or JPEG image"),
-        ([saved(Image.new("1", (2001, 2000)))], "at most 4 million pixels, got 2001 by 2000"),
+        ([b""], r"an image \(PNG, JPEG\)"),
+        ([b"<svg onload=alert(1)>"], r"an image \(PNG, JPEG\)"),
+        ([saved(Image.new("L", (90, 90)), "GIF")], r"an image \(PNG, JPEG\)"),
+        ([saved(Image.effect_noise((90, 90), 9))[:900]], r"an image \(PNG, JPEG\)"),
+        ([saved(Image.new("1", (2001, 2000)))], "at most 4 million pixels, got 2,001 by 2,000"),
         ([bytes(vision.MAX_BYTES + 1)], "at most 4 MB, got 4.0 MB"),
         ([b"", b"", b""], "expected one image or two"),
         ([], "expected one image or two"),
@@ -166,13 +166,13 @@ def test_transparent_image_has_white_background() -> None:
 
 
 def test_text_result_matches_classifier() -> None:
-    tokens, credit = language.classify_text(TEXT)
-    (answer,) = language.load_predictor()([TEXT])
+    tokens, credit = handlers.classify_text(TEXT)
+    (answer,) = handlers.load_predictor()([TEXT])
     probabilities = credit.scores[0].softmax(0).tolist()
-    assert language.load_predictor().classes[int(credit.scores.argmax())] == answer.label
+    assert handlers.load_predictor().classes[int(credit.scores.argmax())] == answer.label
     assert probabilities == pytest.approx(list(answer.probabilities.values()), abs=1e-5)
     assert tokens.pieces == TEXT.split()
-    classifier = language.load_predictor()
+    classifier = handlers.load_predictor()
     with torch.no_grad():
         scores = classifier.network(
             *classifier.preprocessing.model.encode(classifier.preprocessing.model.tokenize([TEXT]))
@@ -181,7 +181,7 @@ def test_text_result_matches_classifier() -> None:
 
 
 def test_sentences_change_the_page_or_get_a_message() -> None:
-    good, bad = (handlers.show_sentence(text, handlers.WINNER) for text in language.EXAMPLES[:2])
+    good, bad = (handlers.show_sentence(text, handlers.WINNER) for text in handlers.EXAMPLES[:2])
     assert good != bad
     assert handlers.show_sentence(TEXT, "very negative") != handlers.show_sentence(TEXT, "positive")
     for text, which, words in (

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from capsroute.lab.cli import app
 from capsroute.lab.data import toys
 from capsroute.lab.data.pairs import CATEGORIES
-from capsroute.lab.demo import algorithm, handlers, language, vision
+from capsroute.lab.demo import algorithm, handlers, vision
 from conftest import ROOT
 
 pytest.importorskip("gradio", reason="gradio is missing: pip install 'capsroute[demo]'")
@@ -180,7 +180,7 @@ def test_uploads_are_recognised_or_refused(visit: Any, tmp_path: Path) -> None:
     shown = content(page, "Vision")
     upload.set_input_files(bad)
     shown = changed(page, "Vision", shown)
-    assert "expected a PNG or JPEG image" in shown
+    assert "expected an image (PNG, JPEG)" in shown
     page.locator("#upload").get_by_label("Clear").click()
     shown = changed(page, "Vision", shown)
     page.locator("#upload input[type=file]").set_input_files(good)
@@ -225,7 +225,7 @@ def requests(kinds: list[str]) -> list[tuple[str, tuple]]:
     draw = random.Random(0)
     lights = range(1, toys.N_LIGHTINGS + 1)
     views = draw.sample([(a, e, n) for a in vision.AZIMUTHS for e in vision.ELEVATIONS for n in lights], len(kinds))
-    words = (*language.EXAMPLES[1].split(), *language.EXAMPLES[3].split())
+    words = (*handlers.EXAMPLES[1].split(), *handlers.EXAMPLES[3].split())
     found: list[tuple[str, tuple]] = []
     for k, kind in enumerate(kinds):
         if kind == "/toy":

@@ -18,8 +18,7 @@ from capsroute.lab.cli import app
 from capsroute.lab.data.pairs import CATEGORIES
 from capsroute.lab.errors import UserError
 from capsroute.lab.inference import Predictor
-from capsroute.lab.preprocessing import make_preprocessing
-from capsroute.lab.preprocessing.images import MAX_PIXELS
+from capsroute.lab.preprocessing import MAX_PIXELS, make_preprocessing
 from capsroute.nets import Classifier
 from conftest import ROOT
 from small_classifiers import CLASSES, draw_image, make_classifier, make_inputs

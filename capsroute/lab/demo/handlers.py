@@ -1,18 +1,29 @@
 """Event handlers of the page: from the inputs of a tab to its HTML."""
 
 from collections.abc import Callable, Collection, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ...credit import Credit, text_credit
 from ..data.pairs import CATEGORIES
+from ..encoders import Tokens
 from ..errors import UserError
 from ..html import Html, figure, number_table, tinted_words
-from . import algorithm, language, pictures, vision
+from ..inference import Predictor
+from . import algorithm, pictures, vision
 
 WINNER = "the likeliest class"
+MAX_CHARACTERS = 400
+EXAMPLES = (
+    "a fine film with a wonderful cast",
+    "the plot is thin and the jokes are dull",
+    "it is not a bad film",
+    "the acting is superb , but the story is a mess",
+)
 
 
 def explain_errors(show: Callable[..., str]) -> Callable[..., str]:
@@ -59,11 +70,29 @@ def show_files(paths: Sequence[str] | None) -> str:
     return _show_pair(vision.recognise_files(files), "your image")
 
 
+@lru_cache(1)
+def load_predictor() -> Predictor:
+    return Predictor("treebank")
+
+
+@torch.inference_mode()
+def classify_text(text: str) -> tuple[Tokens, Credit]:
+    """Return the tokens of a text that is not empty, and their credit, of a batch of one, with the class scores."""
+    if not isinstance(text, str) or not text.strip():
+        raise UserError("Type a sentence.")
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"text: expected at most {MAX_CHARACTERS} characters, got {len(text):,}")
+    classifier = load_predictor()
+    encoder = classifier.preprocessing.model
+    (tokens,) = encoder.split_tokens([text])
+    return tokens, text_credit(classifier.network, *encoder.encode([tokens.ids]))
+
+
 @explain_errors
 def show_sentence(text: str, shown: str) -> str:
     """Show how a text is classified, and its credit for a class."""
-    tokens, credit = language.classify_text(text)
-    names, probabilities = language.load_predictor().classes, credit.scores[0].softmax(0)
+    tokens, credit = classify_text(text)
+    names, probabilities = load_predictor().classes, credit.scores[0].softmax(0)
     _check_choice("class", shown, (WINNER, *names))
     which = int(probabilities.argmax()) if shown == WINNER else names.index(shown)
     name, use, net = names[which], credit.use[0, ..., which], credit.net[0, ..., which]  # [n, depth] each

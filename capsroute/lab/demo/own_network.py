@@ -25,11 +25,9 @@ class OwnNetwork:
         if self.predictor.kind == "arrays":
             raise UserError(f"{name}: expected a network for images or texts, this one takes sets; try capsroute serve")
 
+    @explain_errors
     def show(self, value: str | None) -> str:
         """Show how an image's file or a text is classified, and what the answer rests on."""
-        return explain_errors(self._show)(value)
-
-    def _show(self, value: str | None) -> str:
         if not value or not value.strip():
             raise UserError("Choose an image." if self.predictor.kind == "images" else "Type a text.")
         if self.predictor.kind == "texts" and len(value) > MAX_CHARACTERS:

@@ -13,7 +13,7 @@ from ..data.pairs import CATEGORIES
 from ..environment_variables import set_environment
 from ..errors import import_extra
 from ..serve.guard import Guard, Limits, RefusedError
-from . import algorithm, handlers, language, vision
+from . import algorithm, handlers, vision
 from .own_network import MAX_BYTES, OwnNetwork
 
 CSS = Path(__file__).with_name("page.css")
@@ -98,7 +98,7 @@ def _build_page(gr: Any, own: OwnNetwork | None) -> Any:
                 gr, [given.upload if own.predictor.kind == "images" else given.change], own.show, [given], shown, "own"
             )
         else:
-            for load in (vision.load_toy_network, vision.load_turns, language.load_predictor):
+            for load in (vision.load_toy_network, vision.load_turns, handlers.load_predictor):
                 load()
             gr.Markdown("# capsroute\nWatch routing by agreement at work.")
             for name, fill in (("Vision", _add_vision), ("Language", _add_language), ("Algorithm", _add_algorithm)):
@@ -138,12 +138,12 @@ def _add_vision(gr: Any, page: Any) -> None:
 
 def _add_language(gr: Any, page: Any) -> None:
     gr.Markdown("Type a sentence about a film, and watch which words, at which layers, decide the answer.")
-    text = gr.Textbox(language.EXAMPLES[0], label="Sentence", max_length=language.MAX_CHARACTERS, elem_id="sentence")
+    text = gr.Textbox(handlers.EXAMPLES[0], label="Sentence", max_length=handlers.MAX_CHARACTERS, elem_id="sentence")
     with gr.Row():
-        for example in language.EXAMPLES:
+        for example in handlers.EXAMPLES:
             button = gr.Button(example, size="sm", min_width=220)
             button.click(lambda e=example: e, outputs=text, show_progress="hidden", api_visibility="private")
-    names = [handlers.WINNER, *language.load_predictor().classes]
+    names = [handlers.WINNER, *handlers.load_predictor().classes]
     which = gr.Dropdown(names, value=names[0], label="Show what was used by", filterable=False)
     shown = gr.HTML(elem_id="language")
     _answer(gr, [page.load, text.change, which.change], handlers.show_sentence, [text, which], shown, "sentence")

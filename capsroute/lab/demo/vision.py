@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -23,10 +24,9 @@ from ...routing.reference import d_step, e_step, votes
 from ..data import toys
 from ..data.pairs import CATEGORIES
 from ..errors import UserError
+from ..preprocessing import open_image
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from ...nets import SmallNORB
 
 SIZE, GRID = 96, 9  # pixels and locations along a side, as in training
@@ -110,29 +110,15 @@ def recognise_files(files: Sequence[bytes]) -> PairResult:
     return recognise_pair(torch.from_numpy(views).float() / 255)
 
 
-def open_upload(content: bytes) -> "Image":
+def open_upload(content: bytes) -> Image.Image:
     """Decode a PNG or JPEG in grey, on white where it is transparent."""
-    from PIL import Image, ImageOps
-
     if len(content) > MAX_BYTES:
         raise UserError(f"file: expected at most {MAX_BYTES >> 20} MB, got {len(content) / 2**20:.1f} MB")
-    try:
-        with Image.open(BytesIO(content), formats=("PNG", "JPEG")) as image:
-            if image.width * image.height > MAX_PIXELS:  # checked before anything is decoded
-                limit = f"{MAX_PIXELS // 1_000_000} million pixels"
-                raise UserError(f"file: expected at most {limit}, got {image.width} by {image.height}")
-            colours = ImageOps.exif_transpose(image).convert("RGBA")
-    except UserError:
-        raise
-    except Exception:  # decoders raise unrelated classes
-        raise UserError("file: expected a PNG or JPEG image, got something else or a damaged one") from None
-    return Image.alpha_composite(Image.new("RGBA", colours.size, "white"), colours).convert("L")
+    return open_image(BytesIO(content), ("PNG", "JPEG"), MAX_PIXELS).convert("L")
 
 
-def crop_square(view: "Image") -> "Image":
+def crop_square(view: Image.Image) -> Image.Image:
     """Crop the middle of a view and resize it to the network's size."""
-    from PIL import Image, ImageOps
-
     return ImageOps.fit(view, (SIZE, SIZE), Image.Resampling.BOX if view.width > SIZE else Image.Resampling.BICUBIC)
 
 

@@ -32,7 +32,7 @@ from ..html import (
     tint,
 )
 from ..inference import Predictor
-from ..preprocessing.images import open_image
+from ..preprocessing import open_image
 from ..training.evaluate import score_run
 from ..training.experiments import make_task, read_config
 from ..training.language import Language
