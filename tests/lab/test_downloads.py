@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsroute.lab.data.checks import DataError
-from capsroute.lab.data.downloads import download
+from capsroute.lab.data.published import DataError, download
 from capsroute.lab.errors import UserError
 from conftest import ROOT
 from http_server import Server, serve
@@ -152,7 +151,7 @@ def test_full_disk_is_reported(server: Server, target: Path, monkeypatch: pytest
 
 def test_killed_download_leaves_no_file(server: Server, target: Path) -> None:
     server.hold = threading.Event()
-    script = "import sys, pathlib; from capsroute.lab.data.downloads import download\n"
+    script = "import sys, pathlib; from capsroute.lab.data.published import download\n"
     script += "download(sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))"
     command = [sys.executable, "-c", script, f"{server.url}/file", str(target), HASH, str(len(BODY))]
     process = subprocess.Popen(command, cwd=ROOT)

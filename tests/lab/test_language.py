@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from capsroute.lab.baselines import AttentionPooling, LinearProbe
-from capsroute.lab.data.checks import DataError
+from capsroute.lab.data.published import DataError
 from capsroute.lab.errors import StoppedError, UserError
 from capsroute.lab.report.run_report import write_run_report
 from capsroute.lab.training import language as module

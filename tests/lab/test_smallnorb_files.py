@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from capsroute.lab.data import smallnorb
-from capsroute.lab.data.checks import ORIGINAL, READABLE, DataError
+from capsroute.lab.data.published import ORIGINAL, READABLE, DataError
 from capsroute.lab.data.smallnorb import Matrix
 from capsroute.lab.training.config import change_settings
 from capsroute.lab.training.experiments import make_config

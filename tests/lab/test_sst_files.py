@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from capsroute.lab.data import sst
-from capsroute.lab.data.checks import ORIGINAL, READABLE, DataError
+from capsroute.lab.data.published import ORIGINAL, READABLE, DataError
 from capsroute.lab.data.sst import ARCHIVE
 from http_server import Server, serve
 

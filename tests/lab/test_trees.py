@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capsroute.lab.data import sst
-from capsroute.lab.data.checks import DataError
+from capsroute.lab.data.published import DataError
 from capsroute.lab.data.trees import Node, Phrases, TreeError, extract_phrases, parse_tree, read_trees
 
 LINE = "(3 (2 It) (4 (2 's) (4 fun)))"

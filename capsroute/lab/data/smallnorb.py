@@ -17,9 +17,19 @@ from typing import NamedTuple
 import numpy as np
 
 from ..atomic_files import atomic_write
-from .checks import DataError, FileState, check_file, check_originals, check_present, find_file, read_error
-from .downloads import download, file_digest, name_write_errors
 from .pairs import CATEGORIES, INSTANCES, Pairs
+from .published import (
+    DataError,
+    FileState,
+    check_file,
+    check_originals,
+    check_present,
+    download,
+    file_digest,
+    find_file,
+    name_write_errors,
+    read_error,
+)
 
 BASE_URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
 FETCH = "capsroute data fetch smallnorb"

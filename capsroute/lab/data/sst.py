@@ -9,8 +9,17 @@ from functools import partial
 from pathlib import Path
 
 from ..atomic_files import write_atomically
-from .checks import DataError, FileState, check_file, check_originals, check_present, find_file
-from .downloads import download, file_digest, name_write_errors
+from .published import (
+    DataError,
+    FileState,
+    check_file,
+    check_originals,
+    check_present,
+    download,
+    file_digest,
+    find_file,
+    name_write_errors,
+)
 from .trees import Phrases, extract_phrases, parse_trees, read_trees
 
 URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .checks import DataError, read_error
+from .published import DataError, read_error
 
 SENTIMENTS = ("very negative", "negative", "neutral", "positive", "very positive")
 POLARITIES = ("negative", "positive")

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from ..atomic_files import staging_folder
-from ..data.downloads import file_digest, name_write_errors
+from ..data.published import file_digest, name_write_errors
 from ..environment_variables import set_environment
 from ..errors import UserError
 from ..progress import progress_bar

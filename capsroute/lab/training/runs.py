@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..atomic_files import write_atomically
-from ..data.downloads import file_digest
+from ..data.published import file_digest
 from ..errors import UserError
 from .config import Config, SettingError
 

@@ -16,7 +16,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from torch import Tensor, nn
 
-from ..data.downloads import file_digest
+from ..data.published import file_digest
 from ..errors import StoppedError, TerminatedError, UserError
 from ..progress import progress_bar
 from .environment import Environment, describe_environment
