@@ -122,7 +122,7 @@ class FeaturePreprocessing:
         return features.unflatten(0, (len(samples), self.views)).flatten(1, 2), None
 
 
-def open_image(source: Any, formats: Sequence[str] = FORMATS, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_image(source: Any, formats: tuple[str, ...] = FORMATS, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Return an upright image without transparency, of a file, an image of PIL or an array.
 
     Files of other formats, and those with too many pixels, are refused before they are decoded.

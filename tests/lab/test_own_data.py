@@ -11,18 +11,10 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from capsroute.lab.data.own import (
-    Labelled,
-    check_classes,
-    find_columns,
-    image_size,
-    list_images,
-    read_arrays,
-    read_table,
-    read_texts,
-    split_samples,
-)
-from capsroute.lab.data.own.labelled import check_memory
+from capsroute.lab.data.own.arrays import read_arrays
+from capsroute.lab.data.own.images import image_size, list_images
+from capsroute.lab.data.own.labelled import Labelled, check_classes, check_memory, split_samples
+from capsroute.lab.data.own.tables import find_columns, read_table, read_texts
 from capsroute.lab.errors import UserError
 from own_data import draw_shapes, make_points, write_letters
 

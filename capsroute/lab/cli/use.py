@@ -14,8 +14,7 @@ from ..training.config import SettingError, change_settings
 from ..training.environment import Environment
 from ..training.experiments import make_task
 from ..training.language import LanguageConfig
-from ..training.own import OwnTask, load_classifier
-from ..training.own_config import OwnConfig
+from ..training.own import OwnConfig, OwnTask, load_classifier
 from ..training.weights import find_weights
 from .app import DATA, Accelerator, AsJson, Data, Note, Settings, WeightsName, app, console
 from .tables import make_table

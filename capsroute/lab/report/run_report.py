@@ -9,28 +9,14 @@ import numpy as np
 from lightning.fabric import Fabric
 from sklearn.metrics import confusion_matrix
 
+from .. import html
 from ..analysis.accuracy import accuracy_by_factor, wilson_interval
 from ..data import Pairs
 from ..data.own.images import list_images
 from ..errors import UserError
 from ..explain import explain, resize_picture
 from ..formatting import flat, interval, percent, plain, readable
-from ..html import (
-    Html,
-    Section,
-    cards,
-    encode_png,
-    facts,
-    figure,
-    folded,
-    image,
-    page,
-    panels,
-    paragraph,
-    table,
-    text,
-    tint,
-)
+from ..html import Html, Section, facts, paragraph, text, tint
 from ..inference import Predictor
 from ..preprocessing import open_image
 from ..training.evaluate import score_run
@@ -145,7 +131,7 @@ def write_page(folder: Path, title: str, sections: Sequence[Section]) -> Path:
     """Write `folder/report.html` in place of an earlier one, and return its path."""
     path = Path(folder) / "report.html"
     # settings and texts may hold lone surrogates, which UTF-8 cannot encode
-    path.write_text(page(title, sections, "Written by capsroute report."), encoding="utf-8", errors="replace")
+    path.write_text(html.page(title, sections, "Written by capsroute report."), encoding="utf-8", errors="replace")
     return path
 
 
@@ -172,21 +158,26 @@ def find_answers(task: Vision | Language | OwnTask, probabilities: np.ndarray) -
 
 def compare_accuracy(answers: Answers, result: Result, *, ordered: bool) -> dict[str, str]:
     """Return what a test accuracy is to be compared with: its intervals, simple guesses, and near misses."""
-    facts = {f"95% interval over {unit}": interval(bounds) for unit, bounds in result.intervals.items()}
+    found = {f"95% interval over {unit}": interval(bounds) for unit, bounds in result.intervals.items()}
     shares = np.bincount(answers.true) / len(answers.true)
-    facts[f"always “{readable(answers.names[int(shares.argmax())])}”, the commonest"] = percent(shares.max())
-    facts[f"chance, {len(answers.names)} classes"] = percent(1 / len(answers.names))
+    found[f"always “{readable(answers.names[int(shares.argmax())])}”, the commonest"] = percent(shares.max())
+    found[f"chance, {len(answers.names)} classes"] = percent(1 / len(answers.names))
     if ordered and len(answers.names) > 2:
         near = float((np.abs(answers.predicted - answers.true) <= 1).mean())
-        facts["at most one class from the true one"] = percent(near)
-    return facts
+        found["at most one class from the true one"] = percent(near)
+    return found
 
 
 def show_accuracy(answers: Answers, comparison: Mapping[str, str]) -> Section:
     """Show the accuracy above what it is to be compared with."""
     right, total = int(answers.hit.sum()), len(answers.hit)
     sentence = f"{right:,} of {total:,} test {answers.samples} classified right."
-    parts = [paragraph(percent(right / total), "big"), paragraph(sentence), facts(comparison), paragraph(INTERVALS)]
+    parts = [
+        paragraph(percent(right / total), "big"),
+        paragraph(sentence),
+        facts(comparison),
+        paragraph(INTERVALS),
+    ]
     return Section("Test accuracy", parts)
 
 
@@ -212,7 +203,7 @@ def show_learning(training: LogTable, validation: LogTable, trained: str, held_o
         f"the batches. Training is measured while the network learns, {trained}, so it may look worse than the "
         f"network is. {f'Held out: {held_out}.' if validation else 'Nothing was held out.'}"
     )
-    return Section("Learning curves", [panels(caption, *pictures)])
+    return Section("Learning curves", [html.panels(caption, *pictures)])
 
 
 def show_confusion(answers: Answers) -> Section:
@@ -242,8 +233,10 @@ def show_confusion(answers: Answers) -> Section:
         right, total, taken = int(counts[k, k]), int(counts[k].sum()), int(counts[:, k].sum())
         recall = (percent(right / total), interval(wilson_interval(right, total))) if total else ("none", "none")
         by_class.append((name, f"{total:,}", f"{right:,}", *recall, percent(right / taken) if taken else "none"))
-    numbers = table("By class", ["class", answers.samples, "right", "recall", "95% interval", "precision"], by_class)
-    return Section("Confusion matrix", [figure(matrix, caption), folded("Numbers by class", numbers)])
+    numbers = html.table(
+        "By class", ["class", answers.samples, "right", "recall", "95% interval", "precision"], by_class
+    )
+    return Section("Confusion matrix", [html.figure(matrix, caption), html.folded("Numbers by class", numbers)])
 
 
 def describe_view(pairs: Pairs, which: int) -> str:
@@ -277,13 +270,13 @@ def show_viewpoints(answers: Answers, pairs: Pairs) -> Section:
             (label, f"{r.total:,}", f"{r.right:,}", percent(r.accuracy), interval((r.low, r.high)))
             for label, r in rows.items()
         )
-        tables.append(table(f"By {name}", headers, cells))
+        tables.append(html.table(f"By {name}", headers, cells))
     caption = (
         f"Accuracy at each known value (dots) with 95% Wilson intervals (bars), and over all {answers.samples} "
         f"(dashed). The axis begins at {floor:g}%. The intervals take pairs for independent; the same toys are behind "
         "every viewpoint, so they compare viewpoints of these toys and do not say how other toys would do."
     )
-    return Section(title, [panels(caption, *pictures), folded("Numbers by toy and viewpoint", *tables)])
+    return Section(title, [html.panels(caption, *pictures), html.folded("Numbers by toy and viewpoint", *tables)])
 
 
 def show_mistakes(answers: Answers) -> Section:
@@ -297,10 +290,10 @@ def show_mistakes(answers: Answers) -> Section:
         "probability (softmax of the scores) on the wrong class, highest first."
     )
     if answers.kind == "images":
-        shown = cards(_show_mistaken_image(answers, k) for k in worst)
+        shown = html.cards(_show_mistaken_image(answers, k) for k in worst)
     else:
         rows = [(readable(answers.titles[k]), *answers.describe(k)) for k in worst]
-        shown = table("Mistakes", [answers.samples[:-1], "true", "predicted", "probability"], rows, "texts")
+        shown = html.table("Mistakes", [answers.samples[:-1], "true", "predicted", "probability"], rows, "texts")
     return Section("Worst mistakes", [paragraph(sentence), shown])
 
 
@@ -308,7 +301,7 @@ def _show_mistaken_image(answers: Answers, k: int) -> Html:
     true, predicted, probability = answers.describe(k)
     name = readable(answers.titles[k])
     pixels = np.asarray(resize_picture(open_image(answers.items[k][0]).convert("RGB"), SIDE))
-    picture = image(encode_png(pixels), f"{name}: {true}, taken for {predicted}.")
+    picture = html.image(html.encode_png(pixels), f"{name}: {true}, taken for {predicted}.")
     answer = f"<b>{text(true)}</b> taken for <b>{text(predicted)}</b>, {probability}"
     return Html(f"{picture}{answer}<small>{text(name)}</small>")
 
@@ -342,5 +335,5 @@ def show_settings(config: Mapping[str, Any], versions: Mapping[str, Any]) -> Sec
     parts = []
     for caption, values in (("Configuration", config), ("Versions and circumstances", versions)):
         rows = [(name, plain(value)) for name, value in flat(values).items()]
-        parts.append(table(caption, ["name", "value"], rows, "settings"))
+        parts.append(html.table(caption, ["name", "value"], rows, "settings"))
     return Section("Configuration and versions", parts)

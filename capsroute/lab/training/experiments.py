@@ -8,9 +8,8 @@ from typing import Any
 from ...nets import Classifier
 from .config import SettingError, change_settings, check_types
 from .language import Language, LanguageConfig
-from .own import OwnTask
-from .own_config import ArraysConfig, ImagesConfig, OwnConfig, TextsConfig
-from .own_kinds import OwnArrays, OwnImages, OwnTexts
+from .own import OwnConfig, OwnTask
+from .own_kinds import ArraysConfig, ImagesConfig, OwnArrays, OwnImages, OwnTexts, TextsConfig
 from .runs import RunFolder
 from .vision import Vision, VisionConfig
 

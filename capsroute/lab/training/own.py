@@ -3,9 +3,10 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,16 +14,40 @@ from torch import Tensor
 
 from ...nets import Classifier
 from ..analysis.accuracy import bootstrap_interval, wilson_interval
-from ..data.own import Labelled, check_classes, split_samples
+from ..data.own.labelled import Labelled, check_classes, split_samples
 from ..errors import UserError, first_line
 from ..formatting import readable
 from ..preprocessing import make_preprocessing
-from .own_config import OwnConfig
+from .config import Config
 from .task import Result, Source, limit_rows
 
 N_STANDARDISED = 1000  # samples that mean and standard deviation of vectors are computed on
 LEAST_VARIANCE = 1e-9  # of the mean square; components that vary less are constant
 USES = {"train": "to train", "validation": "for validation", "test": "to test"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnConfig(Config):
+    """Settings that runs on images, texts and arrays share."""
+
+    data: str = ""  # folder or file
+    group_by: str = ""  # what samples of one group have in common: they are in the same split
+    test_share: float = 0.2  # of all samples, where the data name no test split
+    validation_share: float = 0.1  # of all samples; 0 for no validation
+    split_seed: int = 0
+    min_samples: int = 1  # classes with fewer samples are left out
+    class_weights: Literal["balanced", "none"] = "balanced"  # balanced: all classes weigh alike in the loss
+    n_parts: int = 64  # looked for by the routing head
+    layers: int = 1  # of routing
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_minimum(split_seed=0, min_samples=1, n_parts=1)
+        self.check("layers", self.layers in (1, 2), "1 or 2")
+        self.check("test_share", 0 < self.test_share < 1, "above 0 and below 1")
+        shares = self.test_share + self.validation_share
+        self.check("validation_share", self.validation_share >= 0 and shares < 1, "at least 0, below 1 with test_share")
+        self.check("auxiliary_weight", not self.auxiliary_weight, "0: it serves the paper's networks alone")
 
 
 class OwnTask(ABC):

@@ -4,40 +4,39 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...nets import Classifier
 from ..atomic_files import cached_array
 from ..data import folder as data_folder
-from ..data.own import (
+from ..data.own.arrays import read_arrays
+from ..data.own.images import LAYOUT, image_size, list_images
+from ..data.own.labelled import (
     Labelled,
     check_classes,
-    find_columns,
-    image_size,
-    list_images,
-    read_arrays,
-    read_table,
-    read_texts,
+    check_memory,
+    describe_left_out,
+    report_once,
     split_samples,
 )
-from ..data.own.images import LAYOUT
-from ..data.own.labelled import check_memory, describe_left_out, report_once
-from ..data.own.tables import Columns
+from ..data.own.tables import Columns, find_columns, read_table, read_texts
 from ..encoders import embed
 from ..encoders.loading import hash_files
 from ..encoders.vision import VisionModel, load_vision_model
 from ..errors import UserError
 from ..preprocessing import FeaturePreprocessing, SetPreprocessing
 from ..progress import progress_bar
-from .own import OwnTask
-from .own_config import ArraysConfig, ImagesConfig, OwnConfig, TextsConfig
-from .own_sources import ImageSource, SampleSource, StateSource, WordSource
-from .task import Source
+from .own import OwnConfig, OwnTask
+from .own_sources import SampleSource, StateSource, WordSource
+from .task import Inputs, Source
 
 MAX_EPOCHS, N_VALIDATIONS = 200, 20
 FINE_TUNING = {"lr_max": 1e-4, "lr_min": 1e-6}  # a pretrained model forgets at higher rates
@@ -54,6 +53,39 @@ def find_length(config: OwnConfig, data: Labelled, steps: int, least: int) -> di
     batch_size = max(1, min(config.batch_size, n // 2))  # some samples may be left out when all are read
     epochs = min(MAX_EPOCHS, max(least, math.ceil(steps * batch_size / max(n, 1))))
     return {"batch_size": batch_size, "epochs": epochs, "validate_every": max(1.0, round(epochs / N_VALIDATIONS))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagesConfig(OwnConfig):
+    """Settings of runs on images in folders by class; what is 0 is found from the images."""
+
+    rows: int = 0  # pixels of the images that the network gets
+    columns: int = 0
+    size: int = 0  # pixels of their longer side, if rows and columns are 0
+    channels: int = 0  # 1 for grey, 3 for colour
+    views: int = 0  # 2 for stereo pairs
+    shift: float = 0.1  # largest random shift, as a share of the side
+    zoom: float = 0.1  # largest random change of size, as a share
+    rotation: float = 10.0  # largest random rotation in degrees
+    colour: float = 0.5  # how much colours are mixed at random; 0 where the shade itself tells classes apart
+    flip: bool = False  # mirror half of the images
+    backbone: str = ""  # a pretrained vision model instead of convolutions of our own
+    frozen: bool = True  # keep the backbone as it is
+    n_pairs: int = 3  # pairs of convolutions without a backbone
+    d_out: int = 64  # their channels
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_minimum(
+            rows=0, columns=0, size=0, views=0, shift=0, zoom=0, rotation=0, colour=0, n_pairs=1, d_out=2
+        )
+        self.check("channels", self.channels in (0, 1, 3), "1 or 3")
+        self.check("zoom", self.zoom < 1, "below 1")
+        self.check(
+            "flip", not (self.flip and self.views == 2), "false for stereo pairs, which it would turn inside out"
+        )
+        features = bool(self.backbone) and self.frozen
+        self.check("mixup", not (self.mixup and features), "0 for features of a frozen backbone")
 
 
 class OwnImages(OwnTask):
@@ -140,6 +172,45 @@ class OwnImages(OwnTask):
             return error
 
 
+class ImageSource(Source):
+    """Batches of images, which are stored on the device; training moves them and mixes their colours."""
+
+    fixed_size = on_device = True
+
+    def __init__(self, images: np.ndarray, target: Tensor, weights: Tensor | None, config: ImagesConfig):
+        self.images = torch.from_numpy(images).to(target.device)  # [n, channels, m, n] uint8
+        self.target, self.class_weights, self.config = target, weights, config
+        channels = self.images.shape[1]
+        self.n_noise = 5 + channels * (channels + 1)
+
+    def batch(self, rows: Tensor) -> Inputs:
+        return (self.images[rows].float() / 255,)
+
+    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs:
+        """Return images as a random camera sees them; what lies outside repeats the edge."""
+        config, images = self.config, self.images[rows].float() / 255
+        x, y, zoom, rotation = (2 * noise[:, :4] - 1).unbind(1)  # -1 to 1
+        side = 1 + config.zoom * zoom
+        flip = torch.where(noise[:, 4] < 0.5 * config.flip, -1.0, 1.0)
+        angle = torch.deg2rad(config.rotation * rotation)
+        aspect = images.shape[3] / images.shape[2]  # coordinates run from -1 to 1 on both axes
+        cos, sin = side * angle.cos(), side * angle.sin()
+        top = torch.stack([flip * cos, -sin / aspect, 2 * config.shift * x], 1)
+        bottom = torch.stack([flip * sin * aspect, cos, 2 * config.shift * y], 1)
+        grid = F.affine_grid(torch.stack([top, bottom], 1), list(images.shape), align_corners=False)
+        images = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+        return (self._mix_colours(images, noise[:, 5:]),)
+
+    def _mix_colours(self, images: Tensor, noise: Tensor) -> Tensor:
+        """Return images in other colours: channels mixed by their deviations from the mean, and the mean moved."""
+        channels = images.shape[1]
+        normal = self.config.colour * math.sqrt(2) * torch.erfinv((2 * noise - 1).clamp(-0.999, 0.999))
+        shift = normal[:, :channels, None, None] / 2
+        matrix = torch.eye(channels, device=images.device) + normal[:, channels:].unflatten(1, (channels, channels))
+        mean = images.mean((2, 3), keepdim=True)
+        return torch.einsum("bij,bjmn->bimn", matrix, images - mean) + mean + shift
+
+
 def find_features(preprocessing: FeaturePreprocessing, pixels: Sequence[np.ndarray]) -> np.ndarray:
     """Return the features of prepared images, float16 `[n, places, d]`, from a file that keeps them."""
     place = Path(preprocessing.backbone)
@@ -159,6 +230,32 @@ def find_features(preprocessing: FeaturePreprocessing, pixels: Sequence[np.ndarr
 
     stored = cached_array(path, (len(pixels), 2 * n_places * d), encode_batches)
     return stored.view(np.float16).reshape(len(pixels), n_places, d)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsConfig(OwnConfig):
+    """Settings of runs on texts with labels."""
+
+    text: str = ""  # columns; guessed where they are not named
+    label: str = ""
+    encoder: str = ""  # a frozen transformer; by default words are read without one
+    encoder_precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    depths: str = ""  # hidden states of the encoder that are read, such as 8 or 6,8,10; all by default
+    max_tokens: int | None = None  # longer texts are truncated; none for the encoder's limit, or 512 words
+    cache: Literal["auto", "disk", "memory", "none"] = "auto"  # where hidden states are stored
+    cache_gb: float = 20.0  # gigabytes they may take on disk
+    n_buckets: int = 0  # vectors of words and their pieces, without an encoder; found from the number of texts
+    dropout: float = 0.3  # share of the words that training hides, without an encoder
+    noise: float = 0.6  # deviation of the random factors of an encoder's features in training
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_minimum(cache_gb=0, max_tokens=1, n_buckets=0, noise=0)
+        numbers = self.depths.split(",") if self.depths else []
+        self.check("depths", all(number.strip().isdecimal() for number in numbers), "numbers such as 8 or 6,8,10")
+        self.check("depths", bool(self.encoder) or not numbers, "none without an encoder")
+        self.check("dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
+        self.check("mixup", not self.mixup, "0 for texts, which differ in length")
 
 
 class OwnTexts(OwnTask):
@@ -220,6 +317,15 @@ class OwnTexts(OwnTask):
         encoder = preprocessing.model
         states = embed(encoder, samples, folder=data_folder(), device=target.device, **cache)
         return StateSource(states, target, weights, config.noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraysConfig(OwnConfig):
+    """Settings of runs on sets of vectors."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check("mixup", not self.mixup, "0 for sets, which differ in size")
 
 
 class OwnArrays(OwnTask):

@@ -1,57 +1,15 @@
 """Batches of one's own data: images, samples of different lengths, and hidden states."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..encoders import Embeddings
 from ..preprocessing import Preprocessing
-from .own_config import ImagesConfig
 from .task import Inputs, Source
-
-
-class ImageSource(Source):
-    """Batches of images, which are stored on the device; training moves them and mixes their colours."""
-
-    fixed_size = on_device = True
-
-    def __init__(self, images: np.ndarray, target: Tensor, weights: Tensor | None, config: ImagesConfig):
-        self.images = torch.from_numpy(images).to(target.device)  # [n, channels, m, n] uint8
-        self.target, self.class_weights, self.config = target, weights, config
-        channels = self.images.shape[1]
-        self.n_noise = 5 + channels * (channels + 1)
-
-    def batch(self, rows: Tensor) -> Inputs:
-        return (self.images[rows].float() / 255,)
-
-    def augmented_batch(self, rows: Tensor, noise: Tensor) -> Inputs:
-        """Return images as a random camera sees them; what lies outside repeats the edge."""
-        config, images = self.config, self.images[rows].float() / 255
-        x, y, zoom, rotation = (2 * noise[:, :4] - 1).unbind(1)  # -1 to 1
-        side = 1 + config.zoom * zoom
-        flip = torch.where(noise[:, 4] < 0.5 * config.flip, -1.0, 1.0)
-        angle = torch.deg2rad(config.rotation * rotation)
-        aspect = images.shape[3] / images.shape[2]  # coordinates run from -1 to 1 on both axes
-        cos, sin = side * angle.cos(), side * angle.sin()
-        top = torch.stack([flip * cos, -sin / aspect, 2 * config.shift * x], 1)
-        bottom = torch.stack([flip * sin * aspect, cos, 2 * config.shift * y], 1)
-        grid = F.affine_grid(torch.stack([top, bottom], 1), list(images.shape), align_corners=False)
-        images = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
-        return (self._mix_colours(images, noise[:, 5:]),)
-
-    def _mix_colours(self, images: Tensor, noise: Tensor) -> Tensor:
-        """Return images in other colours: channels mixed by their deviations from the mean, and the mean moved."""
-        channels = images.shape[1]
-        normal = self.config.colour * math.sqrt(2) * torch.erfinv((2 * noise - 1).clamp(-0.999, 0.999))
-        shift = normal[:, :channels, None, None] / 2
-        matrix = torch.eye(channels, device=images.device) + normal[:, channels:].unflatten(1, (channels, channels))
-        mean = images.mean((2, 3), keepdim=True)
-        return torch.einsum("bij,bjmn->bimn", matrix, images - mean) + mean + shift
 
 
 class SampleSource(Source):
