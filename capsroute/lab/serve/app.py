@@ -1,11 +1,16 @@
-"""The routes: `/predict`, `/explain` and `/health`, with schemas that depend on what the network takes."""
+"""The routes: `/predict`, `/explain` and `/health`, with schemas that depend on what the network takes.
+
+Requests that come at the same time are computed together, in one thread.
+"""
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from io import BytesIO
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from fastapi import FastAPI, File, HTTPException, Request, UploadFile
@@ -20,11 +25,12 @@ from ..explain import ImageExplanation, TextExplanation, explain
 from ..formatting import readable
 from ..html import encode_png
 from ..inference import MAX_CHARACTERS, Prediction, Predictor
-from .batching import Batcher
 from .guard import Guard, Limits, RefusedError
 
+BATCH = 32  # inputs computed together
 MEDIA = {"images": "multipart/form-data", "texts": "application/json", "arrays": "application/json"}
 
+Compute = Callable[[Sequence[Any]], Sequence[Any]]
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Vectors = Annotated[list[list[float]], Field(min_length=1, examples=[[[0.1, 0.2], [0.3, 0.4]]])]
 
@@ -89,6 +95,77 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
+class Job(NamedTuple):
+    """The inputs of a request."""
+
+    compute: Compute
+    values: Sequence[Any]
+    future: "asyncio.Future[Sequence[Any]]"
+
+
+class Batcher:
+    """Gathers what waits while the thread is busy. One thread, so that memory does not grow with requests.
+
+    Args:
+        limits: How many inputs may wait, and how long.
+    """
+
+    def __init__(self, limits: Limits):
+        self.limits, self.n_waiting = limits, 0
+        self._jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self._thread = ThreadPoolExecutor(1, "capsroute")
+
+    async def submit(self, compute: Compute, values: Sequence[Any]) -> Sequence[Any]:
+        """Return `compute(values)`, computed with those of other requests; refuses if too much waits."""
+        if self.n_waiting + len(values) > self.limits.waiting:
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many inputs are waiting; try again later")
+        job = Job(compute, values, asyncio.get_running_loop().create_future())
+        self.n_waiting += len(values)
+        self._jobs.put_nowait(job)
+        try:
+            async with asyncio.timeout(self.limits.answer_seconds):
+                return await job.future
+        except TimeoutError:
+            reason = f"no answer within {self.limits.answer_seconds:g} seconds; try again later"
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, reason) from None
+        finally:
+            self.n_waiting -= len(values)
+
+    async def run(self) -> None:
+        """Compute answers until this task is cancelled."""
+        job = None
+        try:
+            while True:
+                jobs = [job or await self._jobs.get()]
+                job, n = None, len(jobs[0].values)
+                while n < BATCH and not self._jobs.empty():
+                    job = self._jobs.get_nowait()
+                    if job.compute != jobs[0].compute:
+                        break
+                    jobs.append(job)
+                    n, job = n + len(job.values), None
+                await self._compute([job for job in jobs if not job.future.done()])  # others gave up
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _compute(self, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            return
+        values = [value for job in jobs for value in job.values]
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, jobs[0].compute, values)
+        except Exception as error:  # every request that waits gets it
+            for job in jobs:
+                if not job.future.done():
+                    job.future.set_exception(error)
+            return
+        start = 0
+        for job in jobs:
+            if not job.future.done():
+                job.future.set_result(found[start : start + len(job.values)])
+            start += len(job.values)
+
+
 def make_app(predictor: Predictor, host: str, names: Sequence[str] = (), limits: Limits | None = None) -> FastAPI:
     """Return the application of a network.
 
@@ -118,7 +195,6 @@ def make_app(predictor: Predictor, host: str, names: Sequence[str] = (), limits:
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.add_exception_handler(RefusedError, _show_refusal)
     app.add_exception_handler(RequestValidationError, _show_wrong_input)
     media = MEDIA[predictor.kind]
     app.add_middleware(Guard, host=host, names=names, limits=limits, media={"/predict": media, "/explain": media})
@@ -133,7 +209,7 @@ def make_app(predictor: Predictor, host: str, names: Sequence[str] = (), limits:
         found = await batcher.submit(predict_all, named)
         if wrong := [p.problem for p in found if p.error]:
             raise HTTPException(422, "; ".join(wrong[:5]))
-        return Answers(predictions=[_answer(prediction) for prediction in found])
+        return Answers(predictions=[Answer(**prediction._asdict()) for prediction in found])
 
     async def explain_input(name: str, value: Any) -> Explained:
         (found,) = await batcher.submit(explain_all, [(name, value)])
@@ -215,20 +291,13 @@ def _explain(predictor: Predictor, name: str, value: Any) -> Explained | str:
         is_text = isinstance(found, TextExplanation)
         names = [piece for _, piece in found.pieces] if is_text else map(str, range(len(found.credit)))
         places = [Place(text=name, credit=credit) for name, credit in zip(names, found.credit, strict=True)]
-    return Explained(prediction=_answer(found.prediction), caption=found.caption, places=places, picture=picture)
-
-
-def _answer(p: Prediction) -> Answer:
-    return Answer(input=p.input, label=p.label, probabilities=p.probabilities, truncated=p.truncated)
+    return Explained(
+        prediction=Answer(**found.prediction._asdict()), caption=found.caption, places=places, picture=picture
+    )
 
 
 def _file_name(file: UploadFile) -> str:
     return readable(file.filename or "image", 100)
-
-
-async def _show_refusal(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RefusedError)
-    return error.response()
 
 
 async def _show_wrong_input(_: Request, error: Exception) -> JSONResponse:

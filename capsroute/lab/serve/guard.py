@@ -13,6 +13,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,16 +38,8 @@ class Limits(NamedTuple):
     waiting: int = 512  # inputs of all requests
 
 
-class RefusedError(Exception):
+class RefusedError(HTTPException):
     """Refuse a request with a status and a reason."""
-
-    def __init__(self, status: HTTPStatus, reason: str):
-        super().__init__(reason)
-        self.status, self.reason = status, reason
-
-    def response(self) -> JSONResponse:
-        """Return a JSON object with the reason."""
-        return JSONResponse({"detail": self.reason}, int(self.status))
 
 
 class Guard:
@@ -93,8 +86,8 @@ class Guard:
                 self.check_body(scope["path"], len(body))
             await self.app(scope, _replay(body, receive), send_noting)
         except RefusedError as error:
-            reason = error.reason
-            await error.response()(scope, receive, send_noting)
+            reason = error.detail
+            await JSONResponse({"detail": reason}, error.status_code)(scope, receive, send_noting)
         finally:
             self.buffered -= len(body)
             if status >= HTTPStatus.BAD_REQUEST:
