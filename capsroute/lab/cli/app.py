@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 from typer.core import TyperGroup
 
 from ... import __version__
@@ -103,6 +105,14 @@ def print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"capsroute {__version__}")
         raise typer.Exit
+
+
+def make_table(*columns: str, title: str) -> Table:
+    """Return a table that wraps long names instead of cutting them."""
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 @app.callback()

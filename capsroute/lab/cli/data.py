@@ -7,8 +7,7 @@ import typer
 
 from .. import data as datasets
 from ..data import smallnorb, sst
-from .app import app, console
-from .tables import make_table
+from .app import app, console, make_table
 
 data_app = typer.Typer(help="Download datasets, or check the files of one.", no_args_is_help=True)
 app.add_typer(data_app, name="data")

@@ -16,8 +16,7 @@ from ...testing import SHAPES
 from ..training.environment import package_version
 from ..training.experiments import EXPERIMENTS
 from ..training.weights import training_command
-from .app import app, console
-from .tables import make_table
+from .app import app, console, make_table
 
 
 @app.command("list", epilog="Example: capsroute list")

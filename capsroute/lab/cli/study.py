@@ -7,8 +7,7 @@ import typer
 
 from ..errors import UserError
 from ..training.environment import Environment
-from .app import DATA, EXPERIMENT, Accelerator, Compile, Jobs, Note, Precision, Recipe, app, console
-from .tables import make_table
+from .app import DATA, EXPERIMENT, Accelerator, Compile, Jobs, Note, Precision, Recipe, app, console, make_table
 
 if TYPE_CHECKING:
     from ..training.study import Study

@@ -16,8 +16,7 @@ from ..training.experiments import make_task
 from ..training.language import LanguageConfig
 from ..training.own import OwnConfig, OwnTask, load_classifier
 from ..training.weights import find_weights
-from .app import DATA, Accelerator, AsJson, Data, Note, Settings, WeightsName, app, console
-from .tables import make_table
+from .app import DATA, Accelerator, AsJson, Data, Note, Settings, WeightsName, app, console, make_table
 
 
 @app.command("eval", epilog="Example: capsroute eval smallnorb --split test, or: capsroute eval RUN DATA")
