@@ -16,7 +16,7 @@ from capsroute.lab.cli import app
 from capsroute.lab.data import toys
 from capsroute.lab.data.pairs import CATEGORIES
 from capsroute.lab.demo import algorithm, handlers, pictures, vision
-from capsroute.lab.demo.own_network import OwnNetwork
+from capsroute.lab.demo.page import OwnNetwork
 from capsroute.lab.errors import UserError
 from capsroute.lab.html import figure, tint
 from capsroute.layers import Routing
