@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..nets.trunks import find_features
 from .encoders import Encoder
-from .encoders.vision import VisionModel, load_vision_model
+from .encoders.loading import VisionModel, load_vision_model
 from .errors import UserError
 
 Inputs = tuple[Tensor, Tensor | None]

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import capsroute
-from capsroute.lab.encoders.vision import load_vision_model
+from capsroute.lab.encoders.loading import load_vision_model
 from capsroute.lab.errors import UserError
 from capsroute.lab.preprocessing import make_preprocessing
 from capsroute.lab.training.experiments import complete_config, make_task

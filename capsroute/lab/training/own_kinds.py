@@ -29,8 +29,7 @@ from ..data.own.labelled import (
 )
 from ..data.own.tables import Columns, find_columns, read_table, read_texts
 from ..encoders import embed
-from ..encoders.loading import hash_files
-from ..encoders.vision import VisionModel, load_vision_model
+from ..encoders.loading import VisionModel, hash_files, load_vision_model
 from ..errors import UserError
 from ..preprocessing import FeaturePreprocessing, SetPreprocessing
 from ..progress import progress_bar
