@@ -18,11 +18,10 @@ from torch import Tensor
 from ..atomic_files import cached_array
 from ..progress import progress_bar
 from .pairs import CATEGORIES, INSTANCES, Pairs
-from .toybox.airplanes import build_airplane
 from .toybox.creatures import build_animal, build_human
 from .toybox.solids import Solid
 from .toybox.stage import LIGHTINGS, Toy, cast_shadows, place_toy, render_views
-from .toybox.vehicles import build_car, build_truck
+from .toybox.vehicles import build_airplane, build_car, build_truck
 
 VERSION = 2  # of the images: raise it with every change to them, so that no old cache is read
 N_ELEVATIONS, N_AZIMUTHS, N_LIGHTINGS = 9, 18, len(LIGHTINGS)
