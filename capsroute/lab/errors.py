@@ -45,9 +45,9 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(":.")
 
 
-def needs_extra(package: str, extra: str) -> UserError:
+def needs_extra(package: str) -> UserError:
     """Return the error for a missing package, naming the extra that installs it."""
-    return UserError(f"{package} is not installed: pip install 'capsroute[{extra}]'")
+    return UserError(f"{package} is not installed: pip install 'capsroute[{EXTRAS.get(package, 'train')}]'")
 
 
 def import_extra(name: str) -> Any:
@@ -55,5 +55,4 @@ def import_extra(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        package = (error.name or name).partition(".")[0]
-        raise needs_extra(package, EXTRAS.get(package, "train")) from error
+        raise needs_extra((error.name or name).partition(".")[0]) from error

@@ -23,7 +23,7 @@ from ..nets.hub import Hub
 from ..nets.trunks import Convolutions
 from . import html
 from .atomic_files import atomic_write
-from .errors import UserError, needs_extra
+from .errors import UserError, import_extra
 from .formatting import percent, readable
 from .html import BLUE, ORANGE, Html
 from .inference import Prediction, Predictor, Sample
@@ -94,12 +94,10 @@ class Explanation(ABC):
 
     def plot(self) -> "Figure":
         """Return a figure of Matplotlib, which a notebook shows."""
-        try:
-            from matplotlib.figure import Figure
-        except ModuleNotFoundError:
-            raise needs_extra("matplotlib", "report") from None
-        figure = Figure(layout="constrained", dpi=120)
+        figure = import_extra("matplotlib.figure").Figure(layout="constrained", dpi=120)
         self.draw(figure)
+        caption = self.caption.replace("$", r"\$")
+        figure.suptitle("\n".join(textwrap.wrap(caption, 100)), fontsize=10)
         return figure
 
     def _repr_html_(self) -> str:
@@ -153,7 +151,6 @@ class ImageExplanation(Explanation):
             axes.imshow(pixels)
             axes.set_title(title, fontsize=10)
             axes.axis("off")
-        figure.suptitle(_wrap(self.caption, 100), fontsize=10)
 
     def _views(self) -> list[tuple[np.ndarray, str]]:
         return [(self.image, "The image"), (self.overlay(), "Net credit")]
@@ -188,7 +185,6 @@ class TextExplanation(Explanation):
                 axes.axhspan(line - 0.4, line + 0.4, *span, color=_hue(share), alpha=0.6 * abs(share), lw=0)
                 word = readable(piece, LINE).replace("$", r"\$")
                 axes.text(start, line, word, family="monospace", fontsize=FONT_SIZE, va="center")
-        figure.suptitle(_wrap(self.caption, 100), fontsize=10)
 
 
 @dataclass(frozen=True)
@@ -215,7 +211,6 @@ class SetExplanation(Explanation):
         axes.invert_yaxis()
         axes.axvline(0, color="grey", lw=0.8)
         axes.set_xlabel("net credit")
-        figure.suptitle(_wrap(self.caption, 100), fontsize=10)
 
     def _largest(self) -> list[int]:
         """Return the inputs with the largest credit, the largest first."""
@@ -265,7 +260,3 @@ def resize_picture(image: Image.Image, longest: int) -> Image.Image:
 
 def _hue(credit: float) -> list[float]:
     return [c / 255 for c in (BLUE if credit > 0 else ORANGE)]
-
-
-def _wrap(words: str, width: int) -> str:
-    return "\n".join(textwrap.wrap(words.replace("$", r"\$"), width))

@@ -19,11 +19,10 @@ from ..pretrained import load
 from .data import POLARITIES, SENTIMENTS
 from .data.pairs import CATEGORIES
 from .encoders import batch_by_length
-from .errors import UserError
+from .errors import UserError, first_line
 from .formatting import readable
 from .preprocessing import (
     ImagePreprocessing,
-    Preprocessing,
     SetPreprocessing,
     TextPreprocessing,
     WordPreprocessing,
@@ -83,7 +82,10 @@ class Predictor:
     def __init__(
         self, source: str | PathLike[str] | Hub, *, encoder: str | None = None, device: str | torch.device = "cpu"
     ):
-        check_device(device)
+        try:
+            torch.ones(1, device=device).item()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:  # as `meta`, which holds no numbers
+            raise UserError(f"device: expected cpu, or cuda where there is a GPU, got {str(device)!r}") from error
         self.name, self.device = source if isinstance(source, str) else "network", torch.device(device)
         if isinstance(source, Hub):
             weights, network = None, source
@@ -159,7 +161,13 @@ class Predictor:
             predictions.append(Prediction(name, "", {}, n_tokens, False, error))
         scores = self.scores(list(samples.values()))
         for (k, sample), row in zip(samples.items(), scores, strict=True):
-            predictions[k] = self._predict(predictions[k], sample, row)
+            shares = row.softmax(-1)
+            if not shares.isfinite().all():
+                predictions[k] = predictions[k]._replace(error="the network's scores are not finite")
+                continue
+            found: dict[str, Any] = {"probabilities": dict(zip(self.classes, shares.tolist(), strict=True))}
+            found["label"] = max(found["probabilities"], key=found["probabilities"].__getitem__)
+            predictions[k] = predictions[k]._replace(**found, truncated=sample.truncated)
         return predictions
 
     @torch.no_grad()
@@ -186,14 +194,6 @@ class Predictor:
             return (inputs,)
         mask = mask.to(self.device)
         return (mask, inputs.movedim(1, 2)) if isinstance(self.network, SST) else (inputs, mask)
-
-    def _predict(self, prediction: Prediction, sample: Sample, scores: Tensor) -> Prediction:
-        row = scores.softmax(-1)
-        if not row.isfinite().all():
-            return prediction._replace(error="the network's scores are not finite")
-        probabilities = dict(zip(self.classes, row.tolist(), strict=True))
-        label = max(probabilities, key=probabilities.__getitem__)
-        return prediction._replace(label=label, probabilities=probabilities, truncated=sample.truncated)
 
     def _prepare_text(self, text: Any) -> Sample:
         if not isinstance(text, str):
@@ -228,7 +228,7 @@ class Predictor:
             raise UserError(f"{encoder}: expected {sizes(*expected)}, as {self.name} needs, got {sizes(*got)}")
         return classes, preprocessing
 
-    def _make_preprocessing(self, weights: Weights | None, encoder: str | None) -> Preprocessing:
+    def _make_preprocessing(self, weights: Weights | None, encoder: str | None) -> Any:
         settings, changes = self.network.config["preprocessing"], {}
         if frozen := next((name for name in ("encoder", "backbone") if name in settings), None):
             beside = weights.folder / frozen if weights else Path()
@@ -255,13 +255,5 @@ def load_weights(weights: Weights) -> Hub:
     try:
         return load(weights.folder)
     except Exception as error:  # json, safetensors and torch raise unrelated classes
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(":.")
-        raise UserError(f"{weights.folder}: expected the weights of a network, cannot load them ({reason})") from error
-
-
-def check_device(device: str | torch.device) -> None:
-    """Refuse a device that cannot compute, as `meta`, which holds no numbers."""
-    try:
-        torch.ones(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(f"device: expected cpu, or cuda where there is a GPU, got {str(device)!r}") from error
+        problem = f"{weights.folder}: expected the weights of a network, cannot load them"
+        raise UserError(f"{problem} ({first_line(error)})") from error

@@ -1,4 +1,8 @@
-"""From images, texts and sets of vectors to the inputs of a classifier, for training and prediction alike."""
+"""From images, texts and sets of vectors to the inputs of a classifier, for training and prediction alike.
+
+`prepare` takes what a user gives, a file, a text or an array, and raises `UserError` if it cannot be read; `collate`
+makes the arguments of a classifier of a batch of samples: its inputs, and their mask or none.
+"""
 
 import re
 import unicodedata
@@ -9,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
 from os import PathLike, fspath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,24 +25,12 @@ from .encoders import Encoder
 from .encoders.loading import VisionModel, load_vision_model
 from .errors import UserError
 
-Inputs = tuple[Tensor, Tensor | None]
-"""Arguments of a classifier: its inputs, and their mask where it takes one."""
 MAX_PIXELS = 50_000_000  # of an image
 MAX_NAME = 300  # letters of a name that a message repeats: a line of text may stand where a name should
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # the other decoders are old, or start programs
 WORD = re.compile(r"\w+|[^\w\s]")
 PIECES = 8  # numbers of a word: its own and those of its pieces
 PIECE_LETTERS = 3
-
-
-class Preprocessing(Protocol):
-    """Makes the inputs of a classifier."""
-
-    # one sample, of what a user gives: a file, a text, an array; raises UserError if it cannot be read
-    def prepare(self, item: Any) -> Any: ...
-
-    # a batch of samples
-    def collate(self, samples: Sequence[Any]) -> Inputs: ...
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from ... import __version__
 from ...pretrained import ALIASES, SHIPPED
-from ..errors import EXTRAS, StoppedError, TerminatedError, UserError, needs_extra
+from ..errors import StoppedError, TerminatedError, UserError, needs_extra
 
 
 @contextmanager
@@ -26,8 +26,7 @@ def error_messages() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        exit_with(str(needs_extra(package, EXTRAS.get(package, "train"))))
+        exit_with(str(needs_extra((error.name or "").partition(".")[0])))
     except BrokenPipeError:  # the reader of the output has closed it, like `head`
         discard_output()
         raise typer.Exit(1) from None

@@ -100,11 +100,9 @@ def train(
     if not fabric.is_global_zero:
         return
     console.print(f"final weights: {run.model}")
-    if isinstance(task, OwnTask) and not report:
-        console.print(f"report: capsroute report {run.path}")
-        return
     if not report:
-        console.print(f"test them and write a report: capsroute report {run.path}")
+        tested = isinstance(task, OwnTask)
+        console.print(f"{'report' if tested else 'test them and write a report'}: capsroute report {run.path}")
         return
     from ..report.run_report import write_run_report
 

@@ -36,14 +36,7 @@ TOYS = tomllib.loads(Path(__file__).with_name("toybox").joinpath("toys.toml").re
 Angles = float | Sequence[float] | np.ndarray | Tensor
 
 
-def load(
-    folder: Path,
-    split: str,
-    size: int = 96,
-    *,
-    seed: int = 0,
-    device: str | torch.device = "cpu",
-) -> Pairs:
+def load(folder: Path, split: str, size: int = 96, *, seed: int = 0, device: str | torch.device = "cpu") -> Pairs:
     """Return the 24,300 pairs of a split, rendered on first use and then memory-mapped from a cache.
 
     Rows are ordered by category, instance, elevation, azimuth and lighting, the last changing fastest. Devices may

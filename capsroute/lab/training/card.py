@@ -36,13 +36,8 @@ def finish_run(run: RunFolder, task: OwnTask, fabric: Fabric) -> Result:
     if len(task.rows("validation")):
         scores = score_network(network, task, fabric, "validation", progress=False)
         results["validation"] = task.measure(scores, "validation")
-    if fabric.is_global_zero:
-        write_provenance(run, task, network, results)
-    return test
-
-
-def write_provenance(run: RunFolder, task: OwnTask, network: Classifier, results: dict[str, Result]) -> None:
-    """Write `training.json` and the model card beside a run's weights."""
+    if not fabric.is_global_zero:
+        return test
     facts, config = run.read_record(), run.read_json("config.json")
     metrics = {split: result.to_dict() for split, result in results.items()}
     settings = {**config, "data": Path(config["data"]).name}  # no path of the machine it was trained on
@@ -50,6 +45,7 @@ def write_provenance(run: RunFolder, task: OwnTask, network: Classifier, results
     values |= {"circumstances": {name: facts[name] for name in CIRCUMSTANCES if name in facts}}
     write_atomically(run.model / PROVENANCE, (json.dumps(values, indent=2) + "\n").encode())
     write_atomically(run.model / CARD, write_card(network, task, results, values).encode())
+    return test
 
 
 def write_card(network: Classifier, task: OwnTask, results: dict[str, Result], values: dict[str, Any]) -> str:

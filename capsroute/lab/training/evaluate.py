@@ -66,7 +66,11 @@ def score_run(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = Tr
     """Return scores and accuracy of a run's final weights on the test split; scores on disk are read, not computed."""
     network = task.restore(run.final_weights())
     weights = run.read_record()["weights"]
-    scores = fabric.broadcast(_read_scores(run, weights))
+    scores = None
+    with suppress(CheckpointError):  # scores that are missing or damaged
+        tensors, facts = read_checkpoint(run.scores)
+        scores = tensors["scores"] if facts["weights"] == weights else None
+    scores = fabric.broadcast(scores)
     if scores is None:
         scores = score_network(network, task, fabric, "test", progress=progress)
     result = task.measure(scores, "test")
@@ -74,11 +78,3 @@ def score_run(run: RunFolder, task: Task, fabric: Fabric, *, progress: bool = Tr
         save_checkpoint(run.scores, {"scores": scores}, {"weights": weights})
         run.write_json("test.json", result.to_dict() | {"split": "test", "weights": "final"})
     return scores, result
-
-
-def _read_scores(run: RunFolder, weights: str) -> Tensor | None:
-    """Return the scores on disk, or None if they are missing, damaged or those of other weights."""
-    with suppress(CheckpointError):
-        tensors, facts = read_checkpoint(run.scores)
-        return tensors["scores"] if facts["weights"] == weights else None
-    return None

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from ..encoders import Embeddings
-from ..preprocessing import Preprocessing
 from .task import Inputs, Source
 
 
 class SampleSource(Source):
     """Batches of prepared samples of different lengths."""
 
-    def __init__(self, samples: Sequence[Any], target: Tensor, weights: Tensor | None, preprocessing: Preprocessing):
+    def __init__(self, samples: Sequence[Any], target: Tensor, weights: Tensor | None, preprocessing: Any):
         self.samples, self.target, self.class_weights = samples, target, weights
         self.preprocessing = preprocessing
 
@@ -35,7 +34,7 @@ class WordSource(SampleSource):
         samples: Sequence[str],
         target: Tensor,
         weights: Tensor | None,
-        preprocessing: Preprocessing,
+        preprocessing: Any,
         dropout: float = 0.0,
     ):
         super().__init__(samples, target, weights, preprocessing)

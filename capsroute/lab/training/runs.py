@@ -128,15 +128,12 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Create the folder and keep other processes from writing to it; the lock of a killed process is void."""
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / ".lock", blocking=False)
         try:
-            lock.acquire()
+            lock = FileLock(self.path / ".lock", blocking=False).acquire()
         except Timeout:
             raise UserError(f"{self.path}: another process is training here; wait until it ends") from None
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
 
     def final_weights(self) -> Path:
         """Return the folder of a finished run's weights, after checking that they are those it ended with."""

@@ -145,10 +145,8 @@ def describe_left_out(what: str, total: int, problems: Sequence[str]) -> str:
     return f"{len(problems):,} of {total:,} {what} left out: {named}{more}"
 
 
-@cache
-def report_once(line: str) -> None:
-    """Print what was found in the data: once, however often they are read."""
-    print_once(line)
+report_once = cache(print_once)
+"""Print what was found in the data: once, however often they are read."""
 
 
 def check_memory(source: Path | str, n_bytes: int, remedy: str) -> None:

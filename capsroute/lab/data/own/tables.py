@@ -112,7 +112,7 @@ def read_table(file: Path) -> "pd.DataFrame":
             options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skipinitialspace": True}
             table = pandas.read_csv(io.StringIO(content), sep=_find_delimiter(file, content), **options)
     except ImportError as error:
-        raise UserError(f"{file}: {needs_extra('pyarrow', 'parquet')}") from error
+        raise UserError(f"{file}: {needs_extra('pyarrow')}") from error
     except (ValueError, OSError) as error:  # pandas' and Arrow's own are ValueErrors
         raise UserError(f"{file}: cannot be read as a table ({first_line(error)}); correct the file") from error
     if not len(table):
