@@ -46,8 +46,7 @@ class Signature:
     """The inputs of an exported network."""
 
     shapes: Mapping[str, tuple[int | str, ...]]  # by name; axes that vary have a name too
-    dtypes: Mapping[str, torch.dtype]
-    n_values: int = 0  # of integers, which are from 0 to this; 0 where there are none
+    n_values: int = 0  # of `words`, the only integers, which are from 0 to this
 
     def example(self, batch: int, length: int) -> tuple[Tensor, ...]:
         """Return random inputs; the last third of each odd sample is masked."""
@@ -58,7 +57,7 @@ class Signature:
                 mask = torch.ones(size)
                 mask[1::2, max(1, 2 * length // 3) :] = 0
                 values.append(mask)
-            elif self.dtypes[name] == torch.int64:
+            elif name == "words":
                 values.append(torch.randint(1, self.n_values, size))
             else:
                 values.append(torch.rand(size))
@@ -90,9 +89,10 @@ def export_network(predictor: Predictor, form: str, path: Path) -> dict[str, Any
         except Exception as error:  # torch and ONNX raise unrelated classes
             raise UserError(f"{predictor.name}: cannot be exported to {form} ({first_line(error)})") from error
         difference = compare(network, load(draft, signature), signature)
+        dtypes = {name: "int64" if name == "words" else "float32" for name in signature.shapes}
         facts = {
             "format": form,
-            "inputs": {n: {"shape": s, "dtype": str(signature.dtypes[n])[6:]} for n, s in signature.shapes.items()},
+            "inputs": {name: {"shape": s, "dtype": dtypes[name]} for name, s in signature.shapes.items()},
             "outputs": {name: {"shape": ("batch", len(predictor.classes)), "dtype": "float32"} for name in OUTPUTS},
             "classes": predictor.classes,
             "preprocessing": preprocessing_settings(predictor.preprocessing),
@@ -111,24 +111,20 @@ def find_signature(predictor: Predictor) -> Signature:
     network, given = predictor.network, predictor.preprocessing
     mask = {"mask": ("batch", "length")}
     if isinstance(network, SST):
-        shapes = mask | {"hidden_states": ("batch", "length", *network.depth_emb.shape)}
-        return Signature(shapes, dict.fromkeys(shapes, torch.float32))
+        return Signature(mask | {"hidden_states": ("batch", "length", *network.depth_emb.shape)})
     if isinstance(network, SmallNORB):
-        return Signature({"images": ("batch", 2, given.rows, given.columns)}, {"images": torch.float32})
+        return Signature({"images": ("batch", 2, given.rows, given.columns)})
     trunk = network.config["trunk"]
     match trunk["name"]:
         case "words":
-            shapes = {"words": ("batch", "length", PIECES)} | mask
-            return Signature(shapes, {"words": torch.int64, "mask": torch.float32}, trunk.get("n_buckets", 2**15))
+            return Signature({"words": ("batch", "length", PIECES)} | mask, trunk.get("n_buckets", 2**15))
         case "vectors" if trunk.get("n_kinds") is not None:
-            shapes = {"hidden_states": ("batch", trunk["n_kinds"], "length", trunk["d_inp"])} | mask
+            return Signature({"hidden_states": ("batch", trunk["n_kinds"], "length", trunk["d_inp"])} | mask)
         case "vectors" if network.kind == "images":  # features of a frozen backbone, all of which count
-            shapes = {"features": ("batch", "length", trunk["d_inp"])}
+            return Signature({"features": ("batch", "length", trunk["d_inp"])})
         case "vectors":
-            shapes = {"vectors": ("batch", "length", trunk["d_inp"])} | mask
-        case _:
-            shapes = {"images": ("batch", given.views * given.channels, given.rows, given.columns)}
-    return Signature(shapes, dict.fromkeys(shapes, torch.float32))
+            return Signature({"vectors": ("batch", "length", trunk["d_inp"])} | mask)
+    return Signature({"images": ("batch", given.views * given.channels, given.rows, given.columns)})
 
 
 def save_onnx(network: nn.Module, signature: Signature, path: Path) -> None:

@@ -85,13 +85,11 @@ def read_texts(word: str, column: str = "") -> Iterator[Input]:
             raise UserError(f"{word}: expected a file, found none there")
         yield Input(word, word)
         return
-    texts = read_text_file(path) if path.suffix.lower() == ".txt" else read_column(path, column)
-    yield from (Input(text, text) for text in texts)
-
-
-def read_text_file(path: Path) -> Iterator[str]:
+    if path.suffix.lower() != ".txt":
+        yield from (Input(text, text) for text in read_column(path, column))
+        return
     with path.open("rb") as file:
-        yield from read_lines(file)
+        yield from (Input(text, text) for text in read_lines(file))
 
 
 def read_column(path: Path, column: str = "") -> list[str]:

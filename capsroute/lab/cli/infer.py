@@ -5,7 +5,7 @@ import gc
 import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -55,43 +55,36 @@ def predict(
     if "triton" not in sys.modules:  # which would report frozen objects as leaked
         gc.freeze()  # what was loaded stays to the end: collections need not visit it
     stdin = sys.stdin.buffer if sys.stdin else None
-    show = _make_writer("json" if as_json else form, predictor.classes)
+    form = "json" if as_json else form
+    if form == "csv":
+        typer.echo(_csv_row(["input", "label", *predictor.classes, "error"]))
     is_typed = not inputs and sys.stdin is not None and sys.stdin.isatty()
     found, failed = read_inputs(predictor.kind, inputs or [STDIN], stdin, column, views=predictor.views), False
     while batch := list(itertools.islice(found, 1 if is_typed else BATCH)):
         names, values = zip(*batch, strict=True)
         for prediction in predictor(values, names):
             failed |= bool(prediction.error)
-            show(prediction)
+            print_prediction(prediction, form, predictor.classes)
     if failed:
         raise typer.Exit(1)
 
 
-def _make_writer(form: str, classes: Sequence[str]) -> "Callable[[Prediction], None]":
-    """Return a function that prints a prediction as one line."""
-
-    def write_text(prediction: "Prediction") -> None:
-        if prediction.error:
-            typer.echo(readable(prediction.problem, 2000), err=True)
-            return
-        text = readable(prediction.input)
-        if not prediction.label:
-            typer.echo(f"{'no text':16}       {text}")
-            return
-        note = f" [only its first {prediction.n_tokens:,} tokens were read]" if prediction.truncated else ""
-        typer.echo(f"{readable(prediction.label):16} {100 * prediction.probability:4.0f}%  {text}{note}")
-
-    def write_json(prediction: "Prediction") -> None:
+def print_prediction(prediction: "Prediction", form: Format, classes: Sequence[str]) -> None:
+    """Print a prediction as one line."""
+    if form == "json":
         typer.echo(json.dumps(prediction._asdict(), allow_nan=False))
-
-    def write_csv(prediction: "Prediction") -> None:
+    elif form == "csv":
         p = prediction.probabilities
         shares = [f"{p[name]:.6f}" if p else "" for name in classes]
         typer.echo(_csv_row([prediction.input, prediction.label, *shares, prediction.error]))
-
-    if form == "csv":
-        typer.echo(_csv_row(["input", "label", *classes, "error"]))
-    return {"text": write_text, "json": write_json, "csv": write_csv}[form]
+    elif prediction.error:
+        typer.echo(readable(prediction.problem, 2000), err=True)
+    elif not prediction.label:
+        typer.echo(f"{'no text':16}       {readable(prediction.input)}")
+    else:
+        answer = f"{readable(prediction.label):16} {100 * prediction.probability:4.0f}%  {readable(prediction.input)}"
+        note = f" [only its first {prediction.n_tokens:,} tokens were read]" if prediction.truncated else ""
+        typer.echo(f"{answer}{note}")
 
 
 def _csv_row(cells: Sequence[str]) -> str:

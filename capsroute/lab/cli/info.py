@@ -1,6 +1,5 @@
 """Commands that list what there is."""
 
-import dataclasses
 import platform
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from ...pretrained import ALIASES, HOME, SHIPPED
 from ...routing import IMPLS, pick
 from ...routing.agreement import AGREEMENTS
 from ...testing import SHAPES
+from ..training.config import changed_settings
 from ..training.environment import package_version
 from ..training.experiments import EXPERIMENTS
 from ..training.weights import training_command
@@ -24,11 +24,9 @@ def list_names() -> None:
     """List experiments with their settings, and the trained networks that come with the package."""
     table = make_table("experiment", "description", "settings other than the paper's", title="Experiments")
     for name, make in EXPERIMENTS.items():
-        config = make()
-        defaults = {field.name: field.default for field in dataclasses.fields(config)}
-        values = dataclasses.asdict(config)
-        changed = ", ".join(f"{k}={v}" for k, v in values.items() if v != defaults[k] and k != "experiment")
-        table.add_row(name, make.__doc__ or "", changed)
+        changed = changed_settings(make())
+        del changed["experiment"]
+        table.add_row(name, make.__doc__ or "", ", ".join(f"{field}={value}" for field, value in changed.items()))
     shipped = make_table("name", "trained by", title="Trained networks, for WEIGHTS and capsroute.load(NAME)")
     short = {name: alias for alias, name in ALIASES.items()}
     for name in SHIPPED:

@@ -104,7 +104,8 @@ def compare_settings(
     for row in found:
         runs = f"{row['runs']}, {row['failed']} failed" if row["failed"] else str(row["runs"])
         step = "" if row["step at 90%"] is None else f"{row['step at 90%']:,.0f}"
-        table.add_row(row["setting"], *(format_points(row[name], sign) for name, sign in POINTS.items()), runs, step)
+        shares = ("" if row[name] is None else f"{100 * row[name]:{sign}.2f}" for name, sign in POINTS.items())
+        table.add_row(row["setting"], *shares, runs, step)
     console.print(table)
     accuracies = {row["setting"]: [] for row in found if row["runs"]}
     for row in rows:
@@ -113,8 +114,3 @@ def compare_settings(
     draw_study(folder / "comparison.png", f"{study.experiment}: validation accuracy", accuracies)
     for name in ("runs.csv", "comparison.csv", "comparison.png"):
         console.print(str(folder / name))
-
-
-def format_points(share: float | None, sign: str = "") -> str:
-    """Return a share as percentage points, and nothing for none."""
-    return "" if share is None else f"{100 * share:{sign}.2f}"

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def serve_page(
         gr = import_extra("gradio")
         from starlette.middleware import Middleware
 
-        from ..serve.server import format_address, limit_sockets, listen
+        from ..serve.server import PageProtocol, format_address, listen
 
         with listen(host, port) as probe:  # the port, or a free one for 0, if it can be had
             number = probe.getsockname()[1]
@@ -97,7 +98,8 @@ def serve_page(
         page = _build_page(gr, own)
         largest = MAX_BYTES if own else vision.MAX_BYTES
         limits = Limits(body_bytes=2 * largest + (1 << 20), buffered_bytes=MAX_UPLOADS)
-        guard = Middleware(Guard, host=host, names=names, limits=limits, check_body=_limit_uploads(Path(folder)))  # pyright: ignore[reportArgumentType]
+        check_body = partial(_limit_uploads, Path(folder))
+        guard = Middleware(Guard, host=host, names=names, limits=limits, check_body=check_body)  # pyright: ignore[reportArgumentType]
         torch.set_num_threads(1)  # requests share the cores
         try:
             fonts = ["system-ui", "sans-serif"]  # these need no download
@@ -118,7 +120,7 @@ def serve_page(
                 app_kwargs={"middleware": [guard]},
                 **dict.fromkeys(switched_off, False),
             )
-            limit_sockets(page.server)
+            page.server.config.http_protocol_class = PageProtocol
             yield f"http://{format_address(host, number)}"
         finally:
             page.close(verbose=False)
@@ -213,13 +215,9 @@ def _answer(
     gr.on(triggers, show, inputs, shown, show_progress="hidden", trigger_mode="always_last", api_name=name)
 
 
-def _limit_uploads(folder: Path) -> Callable[[str, int], None]:
-    """Return a check that refuses an upload when the files kept would take too much space."""
-
-    def check(path: str, size: int) -> None:
-        if path.endswith("/upload") and size + sum(f.stat().st_size for f in folder.rglob("*")) > MAX_UPLOADS:
-            later = f"try again in {DELETE_UPLOADS[1] // 60} minutes"
-            reason = f"uploads: expected at most {MAX_UPLOADS >> 20} MB together; {later}"
-            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
-
-    return check
+def _limit_uploads(folder: Path, path: str, size: int) -> None:
+    """Refuse an upload when the files kept would take too much space."""
+    if path.endswith("/upload") and size + sum(f.stat().st_size for f in folder.rglob("*")) > MAX_UPLOADS:
+        later = f"try again in {DELETE_UPLOADS[1] // 60} minutes"
+        reason = f"uploads: expected at most {MAX_UPLOADS >> 20} MB together; {later}"
+        raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)

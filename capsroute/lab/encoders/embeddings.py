@@ -112,13 +112,9 @@ def embed(
 def _encode_to_disk(encoder: Encoder, ids: Sequence[Sequence[int]], path: Path) -> Tensor:
     """Return a file's embeddings `[total, depth, d_emb]`, memory-mapped; the first of several processes writes it."""
     shape = (sum(map(len, ids)), _bytes_per_token(encoder))
-
-    def encode_pieces() -> Iterator[np.ndarray]:
-        for piece in _encode_pieces(encoder, ids):
-            yield piece.flatten().cpu().view(torch.uint8).numpy()
-
+    pieces = (piece.flatten().cpu().view(torch.uint8).numpy() for piece in _encode_pieces(encoder, ids))
     try:
-        flat = cached_array(path, shape, encode_pieces, "c")  # copy-on-write: writing to a batch changes no file
+        flat = cached_array(path, shape, lambda: pieces, "c")  # copy-on-write: writing to a batch changes no file
     except OSError as error:
         advice = "choose another folder, a smaller cache_gb, or the cache none"
         raise UserError(f"{path}: cannot be written ({error.strerror or error}); {advice}") from error

@@ -126,7 +126,12 @@ class Guard:
             async with asyncio.timeout(self.limits.body_seconds):
                 async for part in request.stream():
                     size += len(part)
-                    refusal = refusal or self._check_size(size, len(part))
+                    if size > self.limits.body_bytes:
+                        reason = f"body: expected at most {self.limits.body_bytes:,} bytes"
+                        refusal = refusal or RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+                    elif self.buffered + len(part) > self.limits.buffered_bytes:
+                        reason = "too many large requests at once; try again later"
+                        refusal = refusal or RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, reason)
                     if not refusal:
                         parts.append(part)
                         self.buffered += len(part)
@@ -143,14 +148,6 @@ class Guard:
             if isinstance(error, ClientDisconnect):
                 raise RefusedError(HTTPStatus.BAD_REQUEST, "the client left") from None
             raise
-
-    def _check_size(self, size: int, part: int) -> RefusedError | None:
-        if size > self.limits.body_bytes:
-            reason = f"body: expected at most {self.limits.body_bytes:,} bytes"
-            return RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
-        if self.buffered + part > self.limits.buffered_bytes:
-            return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at once; try again later")
-        return None
 
 
 def _split(address: str, part: str) -> str | None:

@@ -46,7 +46,7 @@ class TimedProtocol(H11Protocol):
 
 
 class PageProtocol(TimedProtocol):
-    """Keeps answers open: a browser reads one stream for as long as it shows the page."""
+    """The protocol of the page, which keeps answers open: a browser reads one stream for as long as it shows it."""
 
     request_seconds = math.inf
 
@@ -70,11 +70,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def limit_sockets(server: uvicorn.Server) -> None:
-    """Close connections of a page's server, which Gradio makes, that are idle or send their headers too slowly."""
-    server.config.http_protocol_class = PageProtocol
 
 
 def make_server(app: Any) -> uvicorn.Server:

@@ -63,13 +63,17 @@ def write_card(network: Classifier, task: OwnTask, results: dict[str, Result], v
     )
     sections = flat({section: network.config[section] for section in ("trunk", "head", "preprocessing")})
     facts = {key: value for key, value in sections.items() if not key.startswith("trunk.config.")}
+    rows = []
+    for split, result in results.items():
+        spans = ", ".join(f"{interval(bounds)} over {unit}" for unit, bounds in result.intervals.items())
+        rows.append((split, f"{result.total:,}", f"{result.right:,}", percent(result.accuracy), spans))
     card = ModelCard.from_template(
         front,
         TEMPLATE,
         model_name=front.model_name,
         samples=task.samples,
         classes=[readable(c) for c in network.classes],
-        results=[_result_row(*row) for row in results.items()],
+        results=rows,
         data=data,
         counts=[(readable(c), n) for c, n in data["samples by class"].items()],
         example=EXAMPLES[task.kind],
@@ -79,11 +83,6 @@ def write_card(network: Classifier, task: OwnTask, results: dict[str, Result], v
         settings=_setting_rows(values["settings"]),
     )
     return f"{card.content}\n"
-
-
-def _result_row(split: str, result: Result) -> tuple[str, ...]:
-    spans = ", ".join(f"{interval(bounds)} over {unit}" for unit, bounds in result.intervals.items())
-    return split, f"{result.total:,}", f"{result.right:,}", percent(result.accuracy), spans
 
 
 def _setting_rows(values: dict[str, Any]) -> list[tuple[str, str]]:

@@ -68,7 +68,11 @@ class Language:
     def phrases(self, split: str) -> Phrases:
         """Return all phrases of the training trees, or the sentences of another split."""
         if split not in self._phrases:
-            phrases = self._load(split)
+            place, seed = self.config.folder or folder() / "sst", self.config.treebank_seed
+            if self.config.data == "sst":
+                phrases = sst.load(Path(place), split, self.config.classes)
+            else:
+                phrases = treebank.load(split, self.config.classes, seed=seed)
             self._phrases[split] = phrases.take(limit_rows(len(phrases.text), self.config.sample_limit(split)))
         return self._phrases[split]
 
@@ -90,22 +94,14 @@ class Language:
     def encoder(self, device: torch.device | None = None) -> Encoder:
         """Return the encoder, loaded at the first call onto the device of that call."""
         if self._encoder is None:
+            name: str | Path = self.config.encoder
+            if not name:
+                seed = self.config.treebank_seed
+                place = Path(self.config.folder or folder()) / f"tiny-gpt2-{seed}"
+                name = tiny.pretrain(place, treebank.generate_reviews(seed, PRETRAINED_ON), seed=seed)
             precision, limit = self.config.encoder_precision, self.config.max_tokens
-            self._encoder = Encoder(self._find_encoder(), precision=precision, device=device or "cpu", max_tokens=limit)
+            self._encoder = Encoder(name, precision=precision, device=device or "cpu", max_tokens=limit)
         return self._encoder
-
-    def _find_encoder(self) -> str:
-        if self.config.encoder:
-            return self.config.encoder
-        seed = self.config.treebank_seed
-        place = Path(self.config.folder or folder()) / f"tiny-gpt2-{seed}"
-        return str(tiny.pretrain(place, treebank.generate_reviews(seed, PRETRAINED_ON), seed=seed))
-
-    def _load(self, split: str) -> Phrases:
-        config = self.config
-        if config.data == "sst":
-            return sst.load(Path(config.folder or folder() / "sst"), split, config.classes)
-        return treebank.load(split, config.classes, seed=config.treebank_seed)
 
 
 class TextSource(Source):

@@ -86,15 +86,12 @@ def plan_epoch(regime: Regime, n: int, *, seed: int, epoch: int, n_noise: int) -
     weight = rng.beta(regime.mixup, regime.mixup, (steps, b)) if regime.mixup else np.ones((steps, b))
     noise = rng.random((steps, b, n_noise), dtype=np.float32)
     rows, noise = (np.stack([t, t[np.arange(steps)[:, None], partner]], axis=1) for t in (rows, noise))
-    box = draw_boxes(rng, weight, regime.cutmix) if regime.cutmix else np.zeros((steps, b, 4))
+    box = np.zeros((steps, b, 4))
+    if regime.cutmix:  # anywhere in the image, covering `1 - weight` of it, but for a share of them
+        side = np.sqrt(1 - weight)[..., None]
+        start = rng.random((steps, b, 2)) * (1 - side)
+        box = np.concatenate([start, start + side], -1) * (rng.random((steps, b, 1)) < regime.cutmix)
     return EpochPlan(*(torch.from_numpy(t) for t in (rows, weight.astype(np.float32), noise, box.astype(np.float32))))
-
-
-def draw_boxes(rng: np.random.Generator, weight: np.ndarray, share: float) -> np.ndarray:
-    """Return boxes [..., 4] anywhere in an image that cover `1 - weight` of it, and zeros but for a share of them."""
-    side = np.sqrt(1 - weight)[..., None]
-    start = rng.random((*weight.shape, 2)) * (1 - side)
-    return np.concatenate([start, start + side], -1) * (rng.random((*weight.shape, 1)) < share)
 
 
 def mix(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
