@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from fastapi import FastAPI, File, HTTPException, Request, UploadFile
+from fastapi import Depends, FastAPI, File, HTTPException, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +21,8 @@ from starlette.formparsers import MultiPartParser
 
 from ... import __version__
 from ..errors import UserError
-from ..explain import ImageExplanation, TextExplanation, explain
+from ..explain import ImageExplanation, TextExplanation
+from ..explain import explain as explain_input
 from ..formatting import readable
 from ..html import encode_png
 from ..inference import MAX_CHARACTERS, Prediction, Predictor
@@ -30,6 +31,7 @@ from .guard import Guard, Limits, RefusedError
 BATCH = 32  # inputs computed together
 MEDIA = {"images": "multipart/form-data", "texts": "application/json", "arrays": "application/json"}
 
+Named = tuple[str, Any]  # an input, after what to call it
 Compute = Callable[[Sequence[Any]], Sequence[Any]]
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Vectors = Annotated[list[list[float]], Field(min_length=1, examples=[[[0.1, 0.2], [0.3, 0.4]]])]
@@ -199,20 +201,26 @@ def make_app(predictor: Predictor, host: str, names: Sequence[str] = (), limits:
     media = MEDIA[predictor.kind]
     app.add_middleware(Guard, host=host, names=names, limits=limits, media={"/predict": media, "/explain": media})
 
-    def predict_all(named: Sequence[tuple[str, Any]]) -> list[Prediction]:
+    read_many, read_one = make_readers(predictor.kind, limits.items)
+
+    def predict_all(named: Sequence[Named]) -> list[Prediction]:
         return predictor([value for _, value in named], [name for name, _ in named])
 
-    def explain_all(named: Sequence[tuple[str, Any]]) -> list[Explained | str]:
+    def explain_all(named: Sequence[Named]) -> list[Explained | str]:
         return [_explain(predictor, name, value) for name, value in named]
 
-    async def predict_inputs(named: Sequence[tuple[str, Any]]) -> Answers:
+    @app.post("/predict", responses=REFUSALS)
+    async def predict(named: Annotated[Any, Depends(read_many)]) -> Answers:
+        """Classify inputs; images are PNG, JPEG, WEBP or BMP."""
         found = await batcher.submit(predict_all, named)
         if wrong := [p.problem for p in found if p.error]:
             raise HTTPException(422, "; ".join(wrong[:5]))
         return Answers(predictions=[Answer(**prediction._asdict()) for prediction in found])
 
-    async def explain_input(name: str, value: Any) -> Explained:
-        (found,) = await batcher.submit(explain_all, [(name, value)])
+    @app.post("/explain", responses=REFUSALS)
+    async def explain(named: Annotated[Any, Depends(read_one)]) -> Explained:
+        """Show what the answer for an input rests on."""
+        (found,) = await batcher.submit(explain_all, named)
         if isinstance(found, str):
             raise HTTPException(422, found)
         return found
@@ -223,51 +231,38 @@ def make_app(predictor: Predictor, host: str, names: Sequence[str] = (), limits:
         facts = {"network": type(predictor.network).__name__, "kind": predictor.kind, "version": __version__}
         return Health(status="ok", classes=list(predictor.classes), **facts)
 
-    add_routes = {"images": _add_image_routes, "texts": _add_text_routes, "arrays": _add_set_routes}
-    add_routes[predictor.kind](app, predict_inputs, explain_input, limits.items)
     return app
 
 
-def _add_image_routes(app: FastAPI, predict_inputs: Any, explain_input: Any, n: int) -> None:
-    @app.post("/predict", responses=REFUSALS)
-    async def predict(images: Annotated[list[UploadFile], File(min_length=1, max_length=n)]) -> Answers:
-        """Classify images: PNG, JPEG, WEBP or BMP."""
-        return await predict_inputs([(_file_name(image), BytesIO(await image.read())) for image in images])
+def make_readers(kind: str, n: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return functions that read up to `n` inputs of a request, and a single one, each with a name."""
 
-    @app.post("/explain", responses=REFUSALS)
-    async def explain(image: UploadFile) -> Explained:
-        """Show what the answer for an image rests on."""
-        return await explain_input(_file_name(image), BytesIO(await image.read()))
-
-
-def _add_text_routes(app: FastAPI, predict_inputs: Any, explain_input: Any, n: int) -> None:
     class Texts(_Strict):
         texts: Annotated[list[Text], Field(min_length=1, max_length=n)]
 
-    @app.post("/predict", responses=REFUSALS)
-    async def predict(request: Texts) -> Answers:
-        """Classify texts."""
-        return await predict_inputs([(text, text) for text in request.texts])
-
-    @app.post("/explain", responses=REFUSALS)
-    async def explain(request: OneText) -> Explained:
-        """Show what the answer for a text rests on."""
-        return await explain_input(request.text, request.text)
-
-
-def _add_set_routes(app: FastAPI, predict_inputs: Any, explain_input: Any, n: int) -> None:
     class Sets(_Strict):
         sets: Annotated[list[Vectors], Field(min_length=1, max_length=n)]
 
-    @app.post("/predict", responses=REFUSALS)
-    async def predict(request: Sets) -> Answers:
-        """Classify sets of vectors."""
-        return await predict_inputs([(str(k), _array(vectors)) for k, vectors in enumerate(request.sets)])
+    async def read_image(image: UploadFile) -> list[Named]:
+        return [(readable(image.filename or "image", 100), BytesIO(await image.read()))]
 
-    @app.post("/explain", responses=REFUSALS)
-    async def explain(request: OneSet) -> Explained:
-        """Show what the answer for a set of vectors rests on."""
-        return await explain_input("set", _array(request.vectors))
+    async def read_images(images: Annotated[list[UploadFile], File(min_length=1, max_length=n)]) -> list[Named]:
+        return [named for image in images for named in await read_image(image)]
+
+    async def read_texts(request: Texts) -> list[Named]:
+        return [(text, text) for text in request.texts]
+
+    async def read_text(request: OneText) -> list[Named]:
+        return [(request.text, request.text)]
+
+    async def read_sets(request: Sets) -> list[Named]:
+        return [(str(k), _array(vectors)) for k, vectors in enumerate(request.sets)]
+
+    async def read_set(request: OneSet) -> list[Named]:
+        return [("set", _array(request.vectors))]
+
+    readers = {"images": (read_images, read_image), "texts": (read_texts, read_text), "arrays": (read_sets, read_set)}
+    return readers[kind]
 
 
 def _array(vectors: list[list[float]]) -> np.ndarray:
@@ -281,7 +276,7 @@ def _array(vectors: list[list[float]]) -> np.ndarray:
 def _explain(predictor: Predictor, name: str, value: Any) -> Explained | str:
     """Return an explanation, or why there is none."""
     try:
-        found = explain(predictor, value, name=name)
+        found = explain_input(predictor, value, name=name)
     except UserError as error:
         return str(error)
     picture, places = "", []
@@ -294,10 +289,6 @@ def _explain(predictor: Predictor, name: str, value: Any) -> Explained | str:
     return Explained(
         prediction=Answer(**found.prediction._asdict()), caption=found.caption, places=places, picture=picture
     )
-
-
-def _file_name(file: UploadFile) -> str:
-    return readable(file.filename or "image", 100)
 
 
 async def _show_wrong_input(_: Request, error: Exception) -> JSONResponse:
