@@ -105,8 +105,8 @@ def show_sentence(text: str, shown: str) -> str:
     )
     scores = f"What each hidden state gave the score of “{name}”. All of them add up to {float(net.sum()):+.2f}."
     tinted = tinted_words([(" ", piece) for piece in tokens.pieces], net.sum(1).tolist())
-    used = number_table(100 * use.numpy(), ".0f", 100, "depths", tokens.pieces)
-    gave = number_table(net.numpy(), ".2f", float(net.abs().max()), "depths", tokens.pieces)
+    used = number_table((100 * use.numpy()).tolist(), "{:.0f}", 100, "depths", tokens.pieces)
+    gave = number_table(net.tolist(), "{:.2f}", float(net.abs().max()), "depths", tokens.pieces)
     return show_grid(
         pictures.show_answer(names, probabilities),
         figure(tinted, words, title="What each word did", kind="words-figure"),
@@ -152,7 +152,7 @@ def _show_pair(result: vision.PairResult, what: str, turn: str = "") -> str:
         f"Where the {winner} capsule took its evidence, through both routing layers: from the least used place, grey, "
         "to the most used, orange."
     )
-    pose = number_table(result.pose.numpy(), "z.2f", float(result.pose.abs().max()), "pose")
+    pose = number_table(result.pose.tolist(), "{:z.2f}", float(result.pose.abs().max()), "pose")
     labels = "".join(f"<span>{name}</span>" for name in CATEGORIES)
     strips = "".join(
         f'<div class="strip"><small>iteration {t}</small><div class="labels">{labels}</div>{matrix}</div>'

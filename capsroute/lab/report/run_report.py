@@ -16,7 +16,7 @@ from ..data.own.images import list_images
 from ..errors import UserError
 from ..explain import explain, resize_picture
 from ..formatting import flat, interval, percent, plain, readable
-from ..html import Html, Section, facts, paragraph, text, tint
+from ..html import Html, Section, facts, paragraph, text
 from ..inference import Predictor
 from ..preprocessing import open_image
 from ..training.evaluate import score_run
@@ -222,21 +222,18 @@ def show_confusion(answers: Answers) -> Section:
     )
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     tints = np.where(np.eye(len(names)), 1, -1) * np.sqrt(shares)  # the root makes rare mistakes visible
-    rows = ""
-    for name, *row in zip(names, counts, shares, tints, strict=True):
-        cells = (f'<td style="{tint(t)}">{n:,}<small>{percent(p)}</small></td>' for n, p, t in zip(*row, strict=True))
-        rows += f'<tr><th scope="row">{text(name)}</th>{"".join(cells)}</tr>'
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in ("", *names))
-    matrix = f'<div class="wrap confusion"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    by_class = []
+    cells = [
+        [(f"{n:,}", percent(p), t) for n, p, t in zip(*row, strict=True)]
+        for row in zip(counts, shares, tints, strict=True)
+    ]
+    matrix, by_class = html.confusion(names, cells), []
     for k, name in enumerate(names):
         right, total, taken = int(counts[k, k]), int(counts[k].sum()), int(counts[:, k].sum())
         recall = (percent(right / total), interval(wilson_interval(right, total))) if total else ("none", "none")
         by_class.append((name, f"{total:,}", f"{right:,}", *recall, percent(right / taken) if taken else "none"))
-    numbers = html.table(
-        "By class", ["class", answers.samples, "right", "recall", "95% interval", "precision"], by_class
-    )
-    return Section("Confusion matrix", [html.figure(matrix, caption), html.folded("Numbers by class", numbers)])
+    headers = ["class", answers.samples, "right", "recall", "95% interval", "precision"]
+    numbers = html.folded("Numbers by class", html.table("By class", headers, by_class))
+    return Section("Confusion matrix", [html.figure(matrix, caption), numbers])
 
 
 def describe_view(pairs: Pairs, which: int) -> str:
