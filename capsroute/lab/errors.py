@@ -4,23 +4,16 @@ from importlib import import_module
 from signal import SIGINT
 from typing import Any
 
-EXTRAS = {  # packages that are not part of the extra `train`, which most commands need
-    "transformers": "text",
-    "tokenizers": "text",
-    "matplotlib": "report",
-    "pandas": "text",
-    "pyarrow": "parquet",
-    "timm": "timm",
-    "torchvision": "timm",  # which imports it
-    "optuna": "sweep",
-    "ray": "ray",
-    "gradio": "demo",
-    "starlette": "demo",
-    "fastapi": "serve",
-    "uvicorn": "serve",
-    "onnx": "onnx",
-    "onnxscript": "onnx",
-    "onnxruntime": "onnx",
+PACKAGES = {  # of each extra but `train`, which most commands need
+    "text": ("transformers", "tokenizers", "pandas"),
+    "report": ("matplotlib",),
+    "parquet": ("pyarrow",),
+    "timm": ("timm", "torchvision"),  # the first imports the second
+    "sweep": ("optuna",),
+    "ray": ("ray",),
+    "demo": ("gradio", "starlette"),
+    "serve": ("fastapi", "uvicorn"),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
 }
 
 
@@ -47,7 +40,8 @@ def first_line(error: BaseException) -> str:
 
 def needs_extra(package: str) -> UserError:
     """Return the error for a missing package, naming the extra that installs it."""
-    return UserError(f"{package} is not installed: pip install 'capsroute[{EXTRAS.get(package, 'train')}]'")
+    extra = next((extra for extra, packages in PACKAGES.items() if package in packages), "train")
+    return UserError(f"{package} is not installed: pip install 'capsroute[{extra}]'")
 
 
 def import_extra(name: str) -> Any:

@@ -5,7 +5,7 @@ the toys' proportions, paint and position; their kinds (an elephant, a tank lorr
 """
 
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,6 @@ from ..atomic_files import cached_array
 from ..progress import progress_bar
 from .pairs import CATEGORIES, INSTANCES, Pairs
 from .toybox.creatures import build_animal, build_human
-from .toybox.solids import Solid
 from .toybox.stage import LIGHTINGS, Toy, cast_shadows, place_toy, render_views
 from .toybox.vehicles import build_airplane, build_car, build_truck
 
@@ -27,10 +26,7 @@ VERSION = 2  # of the images: raise it with every change to them, so that no old
 N_ELEVATIONS, N_AZIMUTHS, N_LIGHTINGS = 9, 18, len(LIGHTINGS)
 BATCH = 18  # views
 MAX_WORKERS = 8  # more threads wait for Python's interpreter lock
-Builder = Callable[[SimpleNamespace], Iterator[Solid]]
-BUILDERS: dict[str, Builder] = dict(
-    zip(CATEGORIES, (build_animal, build_human, build_airplane, build_truck, build_car), strict=True)
-)
+BUILDERS = dict(zip(CATEGORIES, (build_animal, build_human, build_airplane, build_truck, build_car), strict=True))
 TOYS = tomllib.loads(Path(__file__).with_name("toybox").joinpath("toys.toml").read_text(encoding="utf-8"))
 
 Angles = float | Sequence[float] | np.ndarray | Tensor

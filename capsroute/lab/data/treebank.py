@@ -33,7 +33,24 @@ def generate_sentences(seed: int, split: str, n: int | None = None) -> Iterator[
         split: `"train"`, `"validation"` or `"test"`.
         n: Number of sentences, or None for an endless stream that begins with the same ones.
     """
-    return itertools.islice(_generate(seed, split), n)
+    rng = random.Random(f"{VERSION} {seed} {split}")
+    seen = set()
+    for k in itertools.count() if n is None else range(n):
+        deeper = split == "test" and k % DEEPER_EVERY == DEEPER_EVERY - 1
+        sentiment = pick(rng, range(-2, 3))
+        while True:
+            grammar = Grammar(rng)
+            body = grammar.sentence(sentiment, DEPTH + deeper)
+            words = join_words(body)
+            clauses = map(join_words, grammar.clauses) if split == "train" else [words]
+            checksums = [hashlib.sha256(clause.lower().encode()).digest() for clause in clauses]
+            if words in seen or not all(checksum[0] in BYTES[split] for checksum in checksums):
+                continue
+            tree, depth = label_bracket((body, "."))
+            if depth == DEPTH + 1 or not deeper:
+                break
+        seen.add(words)
+        yield tree
 
 
 def generate_reviews(seed: int, n: int) -> list[str]:
@@ -54,24 +71,3 @@ def load(split: str, classes: int = 5, *, seed: int = 0) -> Phrases:
         seed: 0 or more.
     """
     return extract_phrases(generate_sentences(seed, split, SIZES[split]), classes, roots_only=split != "train")
-
-
-def _generate(seed: int, split: str) -> Iterator[Tree]:
-    rng = random.Random(f"{VERSION} {seed} {split}")
-    seen = set()
-    for k in itertools.count():
-        deeper = split == "test" and k % DEEPER_EVERY == DEEPER_EVERY - 1
-        sentiment = pick(rng, range(-2, 3))
-        while True:
-            grammar = Grammar(rng)
-            body = grammar.sentence(sentiment, DEPTH + deeper)
-            words = join_words(body)
-            clauses = map(join_words, grammar.clauses) if split == "train" else [words]
-            checksums = [hashlib.sha256(clause.lower().encode()).digest() for clause in clauses]
-            if words in seen or not all(checksum[0] in BYTES[split] for checksum in checksums):
-                continue
-            tree, depth = label_bracket((body, "."))
-            if depth == DEPTH + 1 or not deeper:
-                break
-        seen.add(words)
-        yield tree

@@ -13,7 +13,6 @@ from PIL import Image
 
 from ..analysis.accuracy import GroupAccuracy
 from ..atomic_files import write_atomically
-from ..html import Html, image
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 """Okabe and Ito's colours, distinct for colour-blind readers."""
@@ -64,11 +63,6 @@ def encode_figure(figure: Figure, dpi: int = DPI) -> bytes:
     drawn = Image.open(file).convert("RGB").quantize(128, dither=Image.Dither.NONE)
     drawn.save(packed, "png", optimize=True)
     return packed.getvalue()
-
-
-def embed_chart(figure: Figure, alt: str) -> Html:
-    """Embed a figure in a page."""
-    return image(encode_figure(figure), alt, "chart")
 
 
 def plot_curve(

@@ -27,7 +27,7 @@ from ..training.runs import RunFolder
 from ..training.task import Result
 from ..training.vision import Vision
 from . import charts
-from .charts import BLUE, ORANGE, LogTable, embed_chart
+from .charts import BLUE, ORANGE, LogTable
 
 DATA = {
     "smallnorb": "smallNORB",
@@ -197,7 +197,8 @@ def show_learning(training: LogTable, validation: LogTable, trained: str, held_o
     pictures = []
     for column in ("loss", "accuracy"):
         last = "; ".join(f"{name} last {log[column][-1]:.3f}" for name, _, log in logs)
-        pictures.append(embed_chart(charts.draw_curves(column, logs), f"Line chart of {column} by epoch: {last}."))
+        chart = charts.encode_figure(charts.draw_curves(column, logs))
+        pictures.append(html.image(chart, f"Line chart of {column} by epoch: {last}.", "chart"))
     caption = (
         "Mean over a window of training batches, or over all held-out batches; the band is one standard deviation of "
         f"the batches. Training is measured while the network learns, {trained}, so it may look worse than the "
@@ -258,10 +259,11 @@ def show_viewpoints(answers: Answers, pairs: Pairs) -> Section:
     floor = charts.axis_floor([row for rows in found.values() for row in rows.values()])
     pictures, tables = [], []
     for name, rows in found.items():
-        chart = charts.draw_accuracies(name.capitalize(), rows, float(answers.hit.mean()), floor)
+        figure = charts.draw_accuracies(name.capitalize(), rows, float(answers.hit.mean()), floor)
         ends = (pick(rows, key=lambda label: rows[label].accuracy) for pick in (min, max))
         low, high = (f"{percent(rows[label].accuracy)} at {label}" for label in ends)
-        pictures.append(embed_chart(chart, f"Dot chart of accuracy by {name}: lowest {low}, highest {high}."))
+        alt = f"Dot chart of accuracy by {name}: lowest {low}, highest {high}."
+        pictures.append(html.image(charts.encode_figure(figure), alt, "chart"))
         headers = [name, answers.samples, "right", "accuracy", "95% interval"]
         cells = (
             (label, f"{r.total:,}", f"{r.right:,}", percent(r.accuracy), interval((r.low, r.high)))

@@ -18,14 +18,6 @@ from .task import Result
 PROVENANCE = "training.json"
 TEMPLATE = str(Path(__file__).with_name("card.md"))
 CIRCUMSTANCES = ("command", "started", "seconds", "device", "commit", "python", "capsroute", "torch", "parameters")
-EXAMPLES = {"images": "image.png", "texts": '"a text"', "arrays": "sets.npz"}
-INPUTS = {
-    "images": "images [b, channels, rows, columns] in 0..1",
-    "features": "features [b, n, d] of the frozen backbone",
-    "words": "numbers of words [b, n, pieces], and a mask [b, n]",
-    "texts": "hidden states [b, depth, n, d] of the frozen encoder, and a mask [b, n]",
-    "sets": "vectors [b, n, d], and a mask [b, n]",
-}
 
 
 def finish_run(run: RunFolder, task: OwnTask, fabric: Fabric) -> Result:
@@ -76,8 +68,8 @@ def write_card(network: Classifier, task: OwnTask, results: dict[str, Result], v
         results=rows,
         data=data,
         counts=[(readable(c), n) for c, n in data["samples by class"].items()],
-        example=EXAMPLES[task.kind],
-        inputs=INPUTS[network.config["preprocessing"]["name"]],
+        kind=task.kind,
+        preprocessing=network.config["preprocessing"]["name"],
         network=_setting_rows({"parameters": sum(p.numel() for p in network.parameters())} | facts),
         circumstances=_setting_rows(values["circumstances"]),
         settings=_setting_rows(values["settings"]),

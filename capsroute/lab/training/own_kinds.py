@@ -37,20 +37,20 @@ from .own import OwnConfig, OwnTask
 from .own_sources import SampleSource, StateSource, WordSource
 from .task import Inputs, Source
 
-MAX_EPOCHS, N_VALIDATIONS = 200, 20
+MIN_EPOCHS, MAX_EPOCHS, N_VALIDATIONS = 4, 200, 20
 FINE_TUNING = {"lr_max": 1e-4, "lr_min": 1e-6}  # a pretrained model forgets at higher rates
 FEATURE_BATCH = 16  # images
 FEW_TEXTS, FEW_BUCKETS, MANY_BUCKETS = 10_000, 2**13, 2**15  # few texts have few words, and fewer weights learn faster
 
 
-def find_length(config: OwnConfig, data: Labelled, steps: int, least: int) -> dict[str, Any]:
-    """Return batch size and epochs: about so many steps, but at least so many epochs."""
+def find_length(config: OwnConfig, data: Labelled, steps: int) -> dict[str, Any]:
+    """Return batch size and epochs: about so many steps, but not too few epochs."""
     data = check_classes(data, Path(config.data), config.min_samples)
     shares = {"test_share": config.test_share, "validation_share": config.validation_share}
     n = int((split_samples(data, **shares, seed=config.split_seed) == "train").sum())
     n = min(n, config.train_on or n)
     batch_size = max(1, min(config.batch_size, n // 2))  # some samples may be left out when all are read
-    epochs = min(MAX_EPOCHS, max(least, math.ceil(steps * batch_size / max(n, 1))))
+    epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, math.ceil(steps * batch_size / max(n, 1))))
     return {"batch_size": batch_size, "epochs": epochs, "validate_every": max(1.0, round(epochs / N_VALIDATIONS))}
 
 
@@ -101,7 +101,7 @@ class OwnImages(OwnTask):
         if config.backbone:
             found |= {"rows": (side := load_vision_model(config.backbone).side), "columns": side, "channels": 3}
             found |= {"mixup": 0.0} if config.frozen else FINE_TUNING
-        return found | find_length(config, data, 600, 4)
+        return found | find_length(config, data, 600)
 
     def settings(self) -> dict[str, Any]:
         config = self.config
@@ -270,7 +270,7 @@ class OwnTexts(OwnTask):
         report_once(f"{config.data}: texts from the column {columns.text!r}, labels from {columns.label!r}")
         data = read_texts(Path(config.data), columns, config.group_by)
         buckets = {"n_buckets": FEW_BUCKETS if len(data.labels) <= FEW_TEXTS else MANY_BUCKETS}
-        return columns._asdict() | buckets | find_length(config, data, 600, 4)
+        return columns._asdict() | buckets | find_length(config, data, 600)
 
     def settings(self) -> dict[str, Any]:
         config = self.config
@@ -336,7 +336,7 @@ class OwnArrays(OwnTask):
 
     @classmethod
     def find_settings(cls, config: ArraysConfig) -> dict[str, Any]:
-        return find_length(config, read_arrays(Path(config.data), config.group_by), 800, 4)
+        return find_length(config, read_arrays(Path(config.data), config.group_by), 800)
 
     def settings(self) -> dict[str, Any]:
         return {"name": "sets", "d": int(self.found.items[0].shape[-1])}

@@ -169,8 +169,7 @@ class Trainer:
                 row_ends = number - self.row_start == self.config.log_every or number % self.per_epoch == 0
                 if row_ends:
                     self._end_row(advance)
-                if self._validation_due():
-                    self._validate()
+                self._validate_if_due()
                 stopping = self._agree_to_stop(bool(signals), row_ends)
                 # by the clock of rank 0
                 due = row_ends and self.fabric.broadcast(time.monotonic() - saved) >= self.config.save_every
@@ -237,8 +236,10 @@ class Trainer:
         epoch = f"epoch {-(-self.step.number // self.per_epoch)}/{self.config.epochs}"
         advance(len(rows), f"{epoch}  loss {row['loss']:.3f}  accuracy {row['accuracy']:.1%}  lr {lr:.1e}")
 
-    def _validate(self) -> None:
-        assert self.held_out is not None
+    def _validate_if_due(self) -> None:
+        every, step = self.config.validate_every * self.per_epoch, self.step.number
+        if self.held_out is None or (step // every == (step - 1) // every and step < self.steps):
+            return
         scores = compute_scores(self.network, self.held_out, self.fabric)
         row = summarise_scores(scores, self.held_out.target, self.config.batch_size)
         if self.fabric.is_global_zero:
@@ -254,10 +255,6 @@ class Trainer:
         log.add(step=step, epoch=epoch, seconds=round(self.seconds, 3), **row)
         if self.tensorboard:
             self.tensorboard.log_metrics({f"{split}/{name}": value for name, value in row.items()}, step)
-
-    def _validation_due(self) -> bool:
-        every, step = self.config.validate_every * self.per_epoch, self.step.number
-        return self.held_out is not None and (step // every > (step - 1) // every or step == self.steps)
 
     def _agree_to_stop(self, interrupted: bool, row_ends: bool) -> bool:
         """Return whether to stop; several processes exchange votes at the end of a row."""
