@@ -28,8 +28,8 @@ from .preprocessing import (
     WordPreprocessing,
     make_preprocessing,
 )
+from .training.experiments import Weights, find_weights
 from .training.task import load_network
-from .training.weights import Weights, find_weights
 
 MAX_CHARACTERS = 100_000  # of a text; more are cut off before tokenising, which takes many times their memory
 BATCH_PLACES, PLACES_OF_IMAGE = 2048, 64  # computed at a time: few enough for any memory

@@ -19,9 +19,8 @@ from capsroute.lab.errors import StoppedError, UserError
 from capsroute.lab.training.config import SettingError
 from capsroute.lab.training.environment import Environment
 from capsroute.lab.training.evaluate import score_run
-from capsroute.lab.training.experiments import make_config, read_config
+from capsroute.lab.training.experiments import find_weights, make_config, read_config
 from capsroute.lab.training.runs import CheckpointError, RunFolder, read_checkpoint
-from capsroute.lab.training.weights import find_weights
 from tiny import Tiny, TinyConfig, run_tiny
 
 ONE = SimpleNamespace(is_global_zero=True, broadcast=lambda value: value)  # process

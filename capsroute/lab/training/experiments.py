@@ -1,11 +1,15 @@
-"""The experiments that can be run by name: each a function that returns a complete config."""
+"""Experiments that can be run by name, each a function that returns a complete config; weights by name or folder."""
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...nets import Classifier
+from ...nets.hub import CONFIG, read_settings
+from ...pretrained import SHIPPED, find_folder
+from ..errors import UserError
 from .config import SettingError, change_settings, check_types
 from .language import Language, LanguageConfig
 from .own import OwnConfig, OwnTask
@@ -23,6 +27,13 @@ OWN: dict[type[Any], type[OwnTask]] = {ImagesConfig: OwnImages, TextsConfig: Own
 SHORT_RUN: dict[str, Any] = {"beta1_max": 0.95, "beta1_min": 0.85, "beta2": 0.99, "mixup": 0.0}
 OWN_RUN: dict[str, Any] = SHORT_RUN | {"lr_max": 2e-3, "log_every": 20}
 GPT2_LARGE = "openai-community/gpt2-large"
+MINILM = ("encoder=sentence-transformers/all-MiniLM-L6-v2", "encoder_precision=fp16")
+TRAINED_WITH = {  # settings of shipped networks that differ from their experiment's
+    "smallnorb": ("held_out=0",),
+    "toys": ("held_out=0",),
+    "sst5-minilm": MINILM,
+    "sst2-minilm": MINILM,
+}
 
 
 def smallnorb() -> VisionConfig:
@@ -127,3 +138,54 @@ def make_task(config: ExperimentConfig, network: Classifier | None = None) -> Vi
     if isinstance(config, OwnConfig):
         return OWN[type(config)](config, network)
     return Vision(config) if isinstance(config, VisionConfig) else Language(config)
+
+
+class Weights(NamedTuple):
+    """Trained weights, and what is known of their training."""
+
+    name: str  # as the user gave it
+    folder: Path  # of model.safetensors
+    run: RunFolder | None  # that trained them
+    experiment: str | None  # that trained them, if they are shipped
+
+    def config(self, experiment: str | None = None) -> ExperimentConfig:
+        """Return the config they were trained with, or, if that is not known, that of an experiment."""
+        if self.run:
+            return read_config(self.run)
+        kind = self._settings().get("kind")  # of a classifier of one's own data
+        if kind and not experiment:
+            return make_config(kind)
+        if not (self.experiment or experiment):
+            raise SettingError(f"{self.folder}: say which data to use, for example --on smallnorb")
+        return make_config(self.experiment or experiment or "")
+
+    def encoder(self) -> str:
+        """Return the encoder a network for texts needs: the folder beside its weights, or the name it was given."""
+        beside = self.folder / "encoder"
+        if beside.is_dir():
+            return str(beside)
+        return str(self._settings().get("encoder", ""))
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the network's settings; loading it says what is wrong with them."""
+        with suppress(ValueError):
+            return read_settings(self.folder / CONFIG)
+        return {}
+
+
+def find_weights(name: str) -> Weights:
+    """Return the weights that a name or a folder stands for; every command that takes weights takes these names."""
+    run = RunFolder(Path(name))
+    if run.started:
+        return Weights(name, run.final_weights(), run, None)
+    try:
+        folder = find_folder(name)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    shipped = not folder.is_relative_to(name)  # found by a name, not at a path
+    return Weights(name, folder, None, SHIPPED[folder.name] if shipped else None)
+
+
+def training_command(shipped: str) -> str:
+    """Return the command that trained shipped weights."""
+    return " ".join(["capsroute train", SHIPPED[shipped], *(f"--set {s}" for s in TRAINED_WITH.get(shipped, ()))])
