@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup as Html
 from markupsafe import escape as text
 
-__all__ = ["BLUE", "GREEN", "ORANGE", "Html", "Section", "encode_png", "image", "page", "text", "tint"]
+__all__ = ["BLUE", "GREEN", "ORANGE", "TEMPLATES", "Html", "Section", "encode_png", "image", "page", "text", "tint"]
 
 BLUE, ORANGE, GREEN = (47, 143, 208), (224, 116, 43), (30, 163, 124)
 """Distinct for colour-blind readers, and visible on white and on black."""

@@ -195,7 +195,7 @@ def test_sentences_change_the_page_or_get_a_message() -> None:
 def test_input_of_visitors_is_escaped() -> None:
     for shown in (
         handlers.show_sentence("<script>alert(1)</script> & \u202e", handlers.WINNER),
-        pictures.show_message("<b>"),
+        pictures.ANSWERS.message("<b>"),
         figure("", "<b>", title="<b>", kind='"><b>'),
         handlers.show_sentence(TEXT, "<b>"),
         handlers.show_toy("<b>", 0, 0, 50, 1),

@@ -12,9 +12,11 @@ from ...credit import Credit, text_credit
 from ..data.pairs import CATEGORIES
 from ..encoders import Tokens
 from ..errors import UserError
-from ..html import Html, figure, number_table, tinted_words
+from ..formatting import readable
+from ..html import Html, number_table, tinted_words
 from ..inference import Predictor
 from . import algorithm, pictures, vision
+from .pictures import ANSWERS
 
 WINNER = "the likeliest class"
 MAX_CHARACTERS = 400
@@ -32,9 +34,9 @@ def explain_errors(show: Callable[..., str]) -> Callable[..., str]:
     @wraps(show)
     def answer(*args: Any, **kwargs: Any) -> str:
         try:
-            return show(*args, **kwargs)
+            return str(show(*args, **kwargs))
         except UserError as error:
-            return pictures.show_message(str(error))
+            return str(ANSWERS.message(readable(str(error))))
 
     return answer
 
@@ -49,12 +51,8 @@ def show_toy(category: str, instance: int, azimuth: float, elevation: float, lig
     _check_choice("light", light, vision.LIGHTS)
     result = vision.recognise_toy(category, instance, int(azimuth), int(elevation), int(light))
     points, here = vision.project_pose(category, instance, result.winner, result.pose)
-    path = f"a full turn at {vision.TURN_ELEVATION}° under light {vision.TURN_LIGHT} (the loop)"
-    note = (
-        f"The {CATEGORIES[result.winner]} capsule's 4x4 pose, projected on the two directions in which it moves most "
-        f"along {path}. The dot is your view."
-    )
-    turn = figure(pictures.show_turn(points, here, vision.AZIMUTHS), note, title="Where its pose is", kind="walk")
+    picture = pictures.show_turn(points, here, vision.AZIMUTHS)
+    turn = ANSWERS.turn(picture, CATEGORIES[result.winner], vision.TURN_ELEVATION, vision.TURN_LIGHT)
     return _show_pair(result, f"{category} at {azimuth:g}°", turn)
 
 
@@ -96,23 +94,12 @@ def show_sentence(text: str, shown: str) -> str:
     _check_choice("class", shown, (WINNER, *names))
     which = int(probabilities.argmax()) if shown == WINNER else names.index(shown)
     name, use, net = names[which], credit.use[0, ..., which], credit.net[0, ..., which]  # [n, depth] each
-    words = f"The stronger the blue, the more the word raised the score of “{name}”; orange words lowered it."
-    if tokens.truncated:
-        words += f" Only the first {len(tokens.ids)} tokens were read."
-    shares = (
-        f"Per cent of each hidden state that “{name}” used, from the word itself to the encoder's last layer; "
-        "no colour is 0%, full blue 100%."
-    )
-    scores = f"What each hidden state gave the score of “{name}”. All of them add up to {float(net.sum()):+.2f}."
     tinted = tinted_words([(" ", piece) for piece in tokens.pieces], net.sum(1).tolist())
     used = number_table((100 * use.numpy()).tolist(), "{:.0f}", 100, "depths", tokens.pieces)
     gave = number_table(net.tolist(), "{:.2f}", float(net.abs().max()), "depths", tokens.pieces)
-    return show_grid(
-        pictures.show_answer(names, probabilities),
-        figure(tinted, words, title="What each word did", kind="words-figure"),
-        figure(used, shares, title="Tokens by depth: share used"),
-        figure(gave, scores, title="Tokens by depth: benefit less cost"),
-    )
+    n_read = len(tokens.ids) if tokens.truncated else None
+    answer = pictures.show_answer(names, probabilities)
+    return ANSWERS.sentence(answer, tinted, used, gave, name, float(net.sum()), n_read)
 
 
 @explain_errors
@@ -130,64 +117,31 @@ def show_points(example: str, seed: float, n_iters: float, beta_use: float, beta
     names = [f"capsule {j + 1}" for j in range(len(algorithm.HOMES))]
     scores, used = step.a.tolist(), step.D_use.sum(0).tolist()
     largest = max(float(s.a.abs().max()) for s in scene.steps)
-    score_bars = pictures.show_bars(names, scores, [f"{a:+.2f}" for a in scores], pictures.HUES, largest, signed=True)
-    use_bars = pictures.show_bars(names, used, [f"{u:.1f}" for u in used], pictures.HUES, algorithm.N_POINTS)
-    legend = (
-        "Large dots are points, in the colours of the capsules that use them; small dots their votes; diamonds the "
-        "capsules' homes; ellipses two standard deviations about each capsule's mean."
-    )
-    benefit = "The benefit of the points a capsule uses, less the cost of those it ignores."
-    offered = f"Of {algorithm.N_POINTS} points, each of which offers 95% of its data."
-    return show_grid(
-        figure(pictures.show_scene(scene, step), legend, title=f"Iteration {k} of {len(scene.steps)}", kind="big"),
-        f"<div>{figure(score_bars, benefit, title='Scores')}{figure(use_bars, offered, title='Points used')}</div>",
-    )
+    score_bars = ANSWERS.bars(names, scores, [f"{a:+.2f}" for a in scores], pictures.HUES, largest, signed=True)
+    use_bars = ANSWERS.bars(names, used, [f"{u:.1f}" for u in used], pictures.HUES, algorithm.N_POINTS)
+    drawn = pictures.show_scene(scene, step)
+    return ANSWERS.points(drawn, score_bars, use_bars, k, len(scene.steps), algorithm.N_POINTS)
 
 
 def _show_pair(result: vision.PairResult, what: str, turn: str = "") -> str:
     winner, (left, right) = CATEGORIES[result.winner], result.images
-    views = pictures.show_grey(left, f"Left view of {what}") + pictures.show_grey(right, f"Right view of {what}")
-    views += pictures.show_heat(left, result.heat, f"What {winner} used")
-    evidence = (
-        f"Where the {winner} capsule took its evidence, through both routing layers: from the least used place, grey, "
-        "to the most used, orange."
-    )
+    views = [
+        pictures.show_grey(left, f"Left view of {what}"),
+        pictures.show_grey(right, f"Right view of {what}"),
+        pictures.show_heat(left, result.heat, f"What {winner} used"),
+    ]
+    answer = pictures.show_answer(CATEGORIES, result.probabilities)
     pose = number_table(result.pose.tolist(), "{:z.2f}", float(result.pose.abs().max()), "pose")
-    labels = "".join(f"<span>{name}</span>" for name in CATEGORIES)
-    strips = "".join(
-        f'<div class="strip"><small>iteration {t}</small><div class="labels">{labels}</div>{matrix}</div>'
-        for t, matrix in _show_matrices(result.to_classes.mT, "Larger parts to classes")
-    )
-    settled = (
-        f"Each column is one of {result.to_classes.shape[1]} larger parts, each row a class; the bluer, the more of "
-        f"the part the class uses. Over {len(result.to_classes)} iterations parts settle on a class."
-    )
-    squares = "".join(
-        f"<div>{matrix}<small>iteration {t}</small></div>"
-        for t, matrix in _show_matrices(result.to_parts, "Parts to larger parts")
-    )
-    kinds = "Each row is one of 64 kinds of parts, over all locations of the image, each column a larger part."
-    seen = "Left view, right view, and what was used"
-    return show_grid(
-        pictures.show_answer(CATEGORIES, result.probabilities),
-        figure(f'<div class="views">{views}</div>', evidence, title=seen, kind="seen"),
-        turn,
-        figure(pose, "Blue above zero, orange below.", title=f"Pose of the {winner} capsule"),
-        figure(strips, settled, title="Second routing: larger parts to classes", kind="wide"),
-        figure(
-            f'<div class="squares">{squares}</div>', kinds, title="First routing: parts to larger parts", kind="wide"
-        ),
-    )
+    to_classes = _show_matrices(result.to_classes.mT, "Larger parts to classes")
+    to_parts = _show_matrices(result.to_parts, "Parts to larger parts")
+    n_parts = result.to_classes.shape[1]
+    return ANSWERS.pair(answer, views, turn, pose, winner, CATEGORIES, to_classes, to_parts, n_parts)
 
 
-def _show_matrices(shares: Tensor, what: str) -> list[tuple[int, Html]]:
-    """Return each iteration's number and picture of shares `[t, rows, columns]`."""
+def _show_matrices(shares: Tensor, what: str) -> list[Html]:
+    """Return the picture of the shares `[t, rows, columns]` of each iteration."""
     largest = float(shares.max())
-    return [(t, pictures.show_matrix(m, f"{what}, iteration {t}", largest)) for t, m in enumerate(shares, 1)]
-
-
-def show_grid(*figures: str) -> str:
-    return f'<div class="shown">{"".join(figures)}</div>'
+    return [pictures.show_matrix(m, f"{what}, iteration {t}", largest) for t, m in enumerate(shares, 1)]
 
 
 def _check_choice(name: str, value: Any, allowed: Collection[Any]) -> None:

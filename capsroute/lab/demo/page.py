@@ -19,8 +19,8 @@ from ..html import figure
 from ..inference import Predictor
 from ..serve.guard import Guard, Limits, RefusedError
 from . import algorithm, handlers, vision
-from .handlers import explain_errors, show_grid
-from .pictures import show_answer
+from .handlers import explain_errors
+from .pictures import ANSWERS, show_answer
 
 CSS = Path(__file__).with_name("page.css")
 DELETE_UPLOADS = (60, 600)  # seconds: how often to look for old uploads, and their age
@@ -49,7 +49,7 @@ class OwnNetwork:
         found = explain(self.predictor, value, name="image" if self.predictor.kind == "images" else value)
         names, probabilities = zip(*found.prediction.ranked()[:MAX_BARS], strict=True)
         answer = show_answer(names, torch.tensor(probabilities))
-        return show_grid(answer, figure(found.figure(), title="What the answer rests on", kind="seen"))
+        return ANSWERS.grid(answer, figure(found.figure(), title="What the answer rests on", kind="seen"))
 
     def fill(self, gr: Any) -> tuple[Any, Any]:
         """Add the tab's components to the page; returns the input and where the answer goes."""

@@ -1,50 +1,26 @@
 """Pictures of the demo as HTML that follows the page's width and its light or dark colours."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ...routing import Step
-from ..formatting import readable
-from ..html import BLUE, GREEN, ORANGE, Html, encode_png, figure, image, text
+from ..html import BLUE, GREEN, ORANGE, TEMPLATES, Html, encode_png, image
 from .algorithm import HOMES, Scene
 
 HUES = (BLUE, ORANGE, GREEN)
 GREY = (140, 148, 156)
+ANSWERS: Any = TEMPLATES.get_template("demo/answers.html").module
 SCENE_SIZE = 3.7  # half the side of the scene of points
-
-
-def show_message(words: str) -> Html:
-    return Html(f'<p class="message" role="alert">{text(readable(words))}</p>')
-
-
-def show_bars(
-    names: Sequence[str],
-    values: Sequence[float],
-    labels: Sequence[str],
-    hues: Sequence[tuple[int, ...]],
-    largest: float = 1.0,
-    signed: bool = False,
-) -> Html:
-    """Show horizontal bars from 0 to the largest value, or with `signed` to both sides of 0."""
-    rows = []
-    for name, value, label, hue in zip(names, values, labels, hues, strict=True):
-        length = min(abs(value) / max(largest, 1e-12), 1) * (50 if signed else 100)
-        start = (50 - length if value < 0 else 50) if signed else 0
-        rows.append(
-            f'<dt>{text(name)}</dt><dd><span class="bar{" zero" if signed else ""}"><i style="margin-left:{start:.1f}%;'
-            f'width:{length:.1f}%;background:rgb{hue}"></i></span><b>{text(label)}</b></dd>'
-        )
-    return Html(f'<dl class="bars">{"".join(rows)}</dl>')
 
 
 def show_answer(names: Sequence[str], probabilities: Tensor) -> Html:
     """Show the probabilities of classes, the highest in blue."""
     values = probabilities.tolist()
     hues = [BLUE if value == max(values) else GREY for value in values]
-    bars = show_bars(names, values, [f"{100 * p:.1f}%" for p in values], hues)
-    return figure(bars, title="How likely each class is", kind="answer")
+    return ANSWERS.answer(names, values, [f"{100 * p:.1f}%" for p in values], hues)
 
 
 def show_grey(view: Tensor, alt: str) -> Html:
