@@ -12,6 +12,8 @@ import numpy as np
 from markupsafe import Markup as Html
 from markupsafe import escape as text
 
+from .formatting import percent
+
 __all__ = ["BLUE", "GREEN", "ORANGE", "TEMPLATES", "Html", "Section", "encode_png", "image", "page", "text", "tint"]
 
 BLUE, ORANGE, GREEN = (47, 143, 208), (224, 116, 43), (30, 163, 124)
@@ -57,8 +59,7 @@ def page(title: str, sections: Sequence[Section], footer: str) -> str:
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, keep_trailing_newline=True
 )
-TEMPLATES.globals["tint"] = tint
+TEMPLATES.globals["tint"], TEMPLATES.filters["percent"] = tint, percent
 MACROS: Any = TEMPLATES.get_template("macros.html").module
-paragraph, figure, panels, facts = MACROS.paragraph, MACROS.figure, MACROS.panels, MACROS.facts
-cards, folded, table, number_table = MACROS.cards, MACROS.folded, MACROS.table, MACROS.number_table
-tinted_words, confusion = MACROS.tinted_words, MACROS.confusion
+paragraph, figure, panels = MACROS.paragraph, MACROS.figure, MACROS.panels
+table, number_table, tinted_words = MACROS.table, MACROS.number_table, MACROS.tinted_words

@@ -16,7 +16,7 @@ from ..data.own.images import list_images
 from ..errors import UserError
 from ..explain import explain, resize_picture
 from ..formatting import flat, interval, percent, plain, readable
-from ..html import Html, Section, facts, paragraph, text
+from ..html import Html, Section, paragraph
 from ..inference import Predictor
 from ..preprocessing import open_image
 from ..training.evaluate import score_run
@@ -45,11 +45,6 @@ AUGMENTATIONS = {  # settings, and what they do to training samples
     "colour": "random colours",
     "dropout": "words left out at random",
 }
-INTERVALS = (
-    "An interval over samples (Wilson) takes each for an independent trial. Samples of one instance or group are "
-    "correlated; an interval over these (bootstrap) says what others of them might give. No interval says what "
-    "training with another seed would give."
-)
 # smallNORB's codes: elevations are steps of five degrees from 30 on, azimuths tens of degrees
 FACTORS: dict[str, Callable[[int], str]] = {
     "azimuth": lambda code: f"{10 * code}°",
@@ -58,7 +53,7 @@ FACTORS: dict[str, Callable[[int], str]] = {
 }
 N_MISTAKES, N_CREDITED = 12, 3
 SIDE = 192  # pixels of a picture
-PLACES = {"images": "places of the image", "texts": "words", "arrays": "vectors"}
+SECTIONS: Any = html.TEMPLATES.get_template("report/sections.html").module
 
 
 class Answers(NamedTuple):
@@ -171,14 +166,7 @@ def compare_accuracy(answers: Answers, result: Result, *, ordered: bool) -> dict
 def show_accuracy(answers: Answers, comparison: Mapping[str, str]) -> Section:
     """Show the accuracy above what it is to be compared with."""
     right, total = int(answers.hit.sum()), len(answers.hit)
-    sentence = f"{right:,} of {total:,} test {answers.samples} classified right."
-    parts = [
-        paragraph(percent(right / total), "big"),
-        paragraph(sentence),
-        facts(comparison),
-        paragraph(INTERVALS),
-    ]
-    return Section("Test accuracy", parts)
+    return Section("Test accuracy", [SECTIONS.accuracy(right, total, answers.samples, comparison)])
 
 
 def show_learning(training: LogTable, validation: LogTable, trained: str, held_out: str) -> Section:
@@ -199,12 +187,7 @@ def show_learning(training: LogTable, validation: LogTable, trained: str, held_o
         last = "; ".join(f"{name} last {log[column][-1]:.3f}" for name, _, log in logs)
         chart = charts.encode_figure(charts.draw_curves(column, logs))
         pictures.append(html.image(chart, f"Line chart of {column} by epoch: {last}.", "chart"))
-    caption = (
-        "Mean over a window of training batches, or over all held-out batches; the band is one standard deviation of "
-        f"the batches. Training is measured while the network learns, {trained}, so it may look worse than the "
-        f"network is. {f'Held out: {held_out}.' if validation else 'Nothing was held out.'}"
-    )
-    return Section("Learning curves", [html.panels(caption, *pictures)])
+    return Section("Learning curves", [SECTIONS.learning(pictures, trained, held_out if validation else "")])
 
 
 def show_confusion(answers: Answers) -> Section:
@@ -213,28 +196,15 @@ def show_confusion(answers: Answers) -> Section:
     counts = confusion_matrix(answers.true, answers.predicted, labels=range(len(names)))  # [true, predicted]
     wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
     true, predicted = divmod(int(wrong.argmax()), len(names))
-    commonest = "There is no mistake."
-    if wrong.any():
-        mistake = f"{names[true]} taken for {names[predicted]}, {wrong[true, predicted]:,} times"
-        commonest = f"The commonest mistake is {mistake}."
-    caption = (
-        f"Test {answers.samples} by true class (rows) and predicted class (columns): how many, and as a share of the "
-        f"row; right in blue, wrong in orange, shaded by the square root of the share. {commonest}"
-    )
+    mistake = f"{names[true]} taken for {names[predicted]}, {wrong[true, predicted]:,} times" if wrong.any() else ""
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     tints = np.where(np.eye(len(names)), 1, -1) * np.sqrt(shares)  # the root makes rare mistakes visible
-    cells = [
-        [(f"{n:,}", percent(p), t) for n, p, t in zip(*row, strict=True)]
-        for row in zip(counts, shares, tints, strict=True)
-    ]
-    matrix, by_class = html.confusion(names, cells), []
+    cells, by_class = [list(zip(*row, strict=True)) for row in zip(counts, shares, tints, strict=True)], []
     for k, name in enumerate(names):
         right, total, taken = int(counts[k, k]), int(counts[k].sum()), int(counts[:, k].sum())
         recall = (percent(right / total), interval(wilson_interval(right, total))) if total else ("none", "none")
         by_class.append((name, f"{total:,}", f"{right:,}", *recall, percent(right / taken) if taken else "none"))
-    headers = ["class", answers.samples, "right", "recall", "95% interval", "precision"]
-    numbers = html.folded("Numbers by class", html.table("By class", headers, by_class))
-    return Section("Confusion matrix", [html.figure(matrix, caption), numbers])
+    return Section("Confusion matrix", [SECTIONS.confusion(answers.samples, names, cells, mistake, by_class)])
 
 
 def describe_view(pairs: Pairs, which: int) -> str:
@@ -270,63 +240,34 @@ def show_viewpoints(answers: Answers, pairs: Pairs) -> Section:
             for label, r in rows.items()
         )
         tables.append(html.table(f"By {name}", headers, cells))
-    caption = (
-        f"Accuracy at each known value (dots) with 95% Wilson intervals (bars), and over all {answers.samples} "
-        f"(dashed). The axis begins at {floor:g}%. The intervals take pairs for independent; the same toys are behind "
-        "every viewpoint, so they compare viewpoints of these toys and do not say how other toys would do."
-    )
-    return Section(title, [html.panels(caption, *pictures), html.folded("Numbers by toy and viewpoint", *tables)])
+    return Section(title, [SECTIONS.viewpoints(answers.samples, pictures, tables, floor)])
 
 
 def show_mistakes(answers: Answers) -> Section:
     """Show the wrong answers with the highest probability."""
     worst, n_wrong = answers.worst(N_MISTAKES), int((~answers.hit).sum())
-    if not n_wrong:
-        sentence = f"None: all {len(answers.hit):,} {answers.samples} were classified right."
-        return Section("Worst mistakes", [paragraph(sentence)])
-    sentence = (
-        f"{answers.samples.capitalize()} classified wrong: {n_wrong:,}. Shown: {len(worst)}, those with the highest "
-        "probability (softmax of the scores) on the wrong class, highest first."
-    )
-    if answers.kind == "images":
-        shown = html.cards(_show_mistaken_image(answers, k) for k in worst)
-    else:
-        rows = [(readable(answers.titles[k]), *answers.describe(k)) for k in worst]
-        shown = html.table("Mistakes", [answers.samples[:-1], "true", "predicted", "probability"], rows, "texts")
-    return Section("Worst mistakes", [paragraph(sentence), shown])
-
-
-def _show_mistaken_image(answers: Answers, k: int) -> Html:
-    true, predicted, probability = answers.describe(k)
-    name = readable(answers.titles[k])
-    pixels = np.asarray(resize_picture(open_image(answers.items[k][0]).convert("RGB"), SIDE))
-    picture = html.image(html.encode_png(pixels), f"{name}: {true}, taken for {predicted}.")
-    answer = f"<b>{text(true)}</b> taken for <b>{text(predicted)}</b>, {probability}"
-    return Html(f"{picture}{answer}<small>{text(name)}</small>")
+    rows = [(readable(answers.titles[k]), *answers.describe(k)) for k in worst]
+    pictures = []
+    for k, (name, true, predicted, _) in zip(worst, rows, strict=True) if answers.kind == "images" else ():
+        pixels = np.asarray(resize_picture(open_image(answers.items[k][0]).convert("RGB"), SIDE))
+        pictures.append(html.image(html.encode_png(pixels), f"{name}: {true}, taken for {predicted}."))
+    shown = SECTIONS.mistakes(answers.samples, len(answers.hit), n_wrong, rows, pictures)
+    return Section("Worst mistakes", [shown])
 
 
 def show_credit(answers: Answers, predictor: Predictor) -> Section:
     """Show what spoke for the predicted class in right answers, evenly spaced, and in the worst wrong ones."""
     right = np.flatnonzero(answers.hit)
     spaced = np.unique(((np.arange(N_CREDITED) + 0.5) / N_CREDITED * len(right)).astype(int))[: len(right)]
-    chosen: dict[str, list[int]] = {
-        f"Right answers: up to {N_CREDITED}, evenly spaced through the test split.": right[spaced].tolist(),
-        f"Wrong answers: up to {N_CREDITED}, those with the highest probability.": answers.worst(N_CREDITED),
-    }
-    parts = [
-        paragraph(
-            f"What the {PLACES[answers.kind]} did for the odds of the predicted class against all others: blue for it, "
-            "orange against it, the strongest in each sample deepest."
-        )
-    ]
-    for title, which in chosen.items():
-        parts += [paragraph(title)] if which else []
+    groups: list[list[Html]] = []
+    for which in (right[spaced].tolist(), answers.worst(N_CREDITED)):
+        groups.append([])
         for k in which:
             true, predicted, probability = answers.describe(k)
             answer = f"{predicted}, {probability}" + ("." if answers.hit[k] else f"; true: {true}.")
             caption = answer if answers.kind == "texts" else f"{readable(answers.titles[k])}: {answer}"
-            parts.append(explain(predictor, answers.items[k], name=answers.titles[k]).figure(caption))
-    return Section("Credit", parts)
+            groups[-1].append(explain(predictor, answers.items[k], name=answers.titles[k]).figure(caption))
+    return Section("Credit", [SECTIONS.credit(answers.kind, N_CREDITED, *groups)])
 
 
 def show_settings(config: Mapping[str, Any], versions: Mapping[str, Any]) -> Section:
