@@ -26,7 +26,9 @@ VERSION = 2  # of the images: raise it with every change to them, so that no old
 N_ELEVATIONS, N_AZIMUTHS, N_LIGHTINGS = 9, 18, len(LIGHTINGS)
 BATCH = 18  # views
 MAX_WORKERS = 8  # more threads wait for Python's interpreter lock
-BUILDERS = dict(zip(CATEGORIES, (build_animal, build_human, build_airplane, build_truck, build_car), strict=True))
+BUILDERS: dict[str, Any] = dict(
+    zip(CATEGORIES, (build_animal, build_human, build_airplane, build_truck, build_car), strict=True)
+)
 TOYS = tomllib.loads(Path(__file__).with_name("toybox").joinpath("toys.toml").read_text(encoding="utf-8"))
 
 Angles = float | Sequence[float] | np.ndarray | Tensor
