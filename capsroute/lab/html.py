@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
-from markupsafe import Markup as Html
-from markupsafe import escape as text
+from markupsafe import Markup, escape
 
 from .formatting import percent
 
-__all__ = ["BLUE", "GREEN", "ORANGE", "TEMPLATES", "Html", "Section", "encode_png", "image", "page", "text", "tint"]
-
+Html = Markup
+"""Markup; any other string is text, which templates escape."""
 BLUE, ORANGE, GREEN = (47, 143, 208), (224, 116, 43), (30, 163, 124)
 """Distinct for colour-blind readers, and visible on white and on black."""
 
@@ -41,7 +40,7 @@ def encode_png(pixels: np.ndarray) -> bytes:
 def image(png: bytes, alt: str, kind: str = "photo") -> Html:
     """Embed a PNG; a `chart` is drawn on white and may be inverted on a dark page, a `photo` may not."""
     data = base64.b64encode(png).decode()
-    return Html(f'<img class="{kind}" alt="{text(alt)}" src="data:image/png;base64,{data}">')
+    return Html(f'<img class="{kind}" alt="{escape(alt)}" src="data:image/png;base64,{data}">')
 
 
 def tint(strength: float) -> str:
