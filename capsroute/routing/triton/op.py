@@ -1,6 +1,6 @@
 """The operator `capsroute::route` and its backward operator.
 
-Arguments are `a_inp`, capsules `x`, the offsets of packed samples and parameters, then settings: `n_iters`, `gaussian`,
+Inputs are `a_inp`, capsules `x`, the offsets of packed samples and parameters. Settings are `n_iters`, `gaussian`,
 `eps`, and the fewest and the most inputs of a packed sample, which only the host knows.
 """
 
@@ -17,29 +17,23 @@ from ..mapping import FirstDerivatives, map_one_by_one
 from .selection import select_kernels
 from .sizes import Call, LoopSettings, Sizes
 
+INPUTS = "Tensor a_inp, Tensor x, Tensor? offsets, Tensor W, Tensor B, Tensor beta_use, Tensor beta_ign"
+SETTINGS = "SymInt n_iters, bool gaussian, float eps, SymInt min_inputs, SymInt max_inputs"
 N_SETTINGS = 5
 Outs = tuple[Tensor, Tensor, Tensor, Tensor]
 Grads = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def call_forward(
-    a_inp: Tensor, x: Tensor, offsets: Tensor | None, W: Tensor, B: Tensor, beta_use: Tensor, beta_ign: Tensor,
-    n_iters: int, gaussian: bool, eps: float, min_inputs: int, max_inputs: int,
-) -> Outs:  # fmt: skip
+def call_forward(*args: Any) -> Outs:
     """Return `a`, `mu`, `sig2`, and what the backward pass needs."""
-    inputs = a_inp, x, offsets, W, B, beta_use, beta_ign
-    return run_forward(find_kernels(inputs, n_iters, gaussian, eps, min_inputs, max_inputs), inputs)
+    inputs, settings = args[:-N_SETTINGS], args[-N_SETTINGS:]
+    return run_forward(find_kernels(inputs, *settings), inputs)
 
 
-def call_backward(
-    da: Tensor, dmu: Tensor, dsig2: Tensor, saved: Tensor,
-    a_inp: Tensor, x: Tensor, offsets: Tensor | None, W: Tensor, B: Tensor, beta_use: Tensor, beta_ign: Tensor,
-    n_iters: int, gaussian: bool, eps: float, min_inputs: int, max_inputs: int,
-) -> Grads:  # fmt: skip
-    """Return the gradients of all arguments but the offsets."""
-    inputs = a_inp, x, offsets, W, B, beta_use, beta_ign
-    kernels = find_kernels(inputs, n_iters, gaussian, eps, min_inputs, max_inputs)
-    return run_backward(kernels, (da, dmu, dsig2), saved, inputs)
+def call_backward(da: Tensor, dmu: Tensor, dsig2: Tensor, saved: Tensor, *args: Any) -> Grads:
+    """Return the gradients of all inputs but the offsets."""
+    inputs, settings = args[:-N_SETTINGS], args[-N_SETTINGS:]
+    return run_backward(find_kernels(inputs, *settings), (da, dmu, dsig2), saved, inputs)
 
 
 def find_kernels(inputs: Sequence[Any], n_iters: int, gaussian: bool, eps: float, min_inputs: int, max_inputs: int):
@@ -113,18 +107,15 @@ def fake_forward(*args: Any) -> Outs:
     return empty_outputs(find_kernels(inputs, *settings), inputs)
 
 
-def fake_backward(
-    da: Tensor, dmu: Tensor, dsig2: Tensor, saved: Tensor, a_inp: Tensor, x: Tensor, offsets: Any, *rest: Any
-) -> Grads:
+def fake_backward(da: Tensor, dmu: Tensor, dsig2: Tensor, saved: Tensor, *args: Any) -> Grads:
     """Return tensors without data, as `call_backward` would."""
-    arguments = a_inp, x, *rest[:-N_SETTINGS]
-    return tuple([t.new_empty(t.shape) for t in arguments])  # pyright: ignore[reportReturnType]
+    a_inp, x, _, *params = args[:-N_SETTINGS]
+    return tuple([t.new_empty(t.shape) for t in (a_inp, x, *params)])  # pyright: ignore[reportReturnType]
 
 
-def define_op(name: str, call: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+def define_op(name: str, schema: str, call: Callable[..., Any], fake: Callable[..., Any]) -> Any:
     """Define an operator that calls a function at once, without what `torch.library.custom_op` puts around it."""
     full_name = f"capsroute::{name}"
-    schema = torch.library.infer_schema(call, mutates_args=())
     torch.library.define(full_name, schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.impl(full_name, ("cpu", "cuda"), call)
     torch.library.register_fake(full_name, fake)
@@ -133,8 +124,10 @@ def define_op(name: str, call: Callable[..., Any], fake: Callable[..., Any]) -> 
     return op
 
 
-route_op = define_op("route", call_forward, fake_forward)
-route_backward_op = define_op("route_backward", call_backward, fake_backward)
+schema = f"({INPUTS}, {SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor)"
+route_op = define_op("route", schema, call_forward, fake_forward)
+schema = f"(Tensor da, Tensor dmu, Tensor dsig2, Tensor saved, {INPUTS}, {SETTINGS}) -> ({', '.join(['Tensor'] * 6)})"
+route_backward_op = define_op("route_backward", schema, call_backward, fake_backward)
 
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outs) -> None:
