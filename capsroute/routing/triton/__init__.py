@@ -41,11 +41,6 @@ def check_support(device: str) -> str:
 check_support._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def is_exporting() -> bool:
-    """Tell whether torch.export traces; `torch.compiler.is_exporting` is also true of torch.compile before 2.13."""
-    return getattr(torch.compiler, "_is_exporting_flag", False)
-
-
 def reasons_against(case: Case) -> list[str]:
     """Return why the kernels cannot run a case, an empty list if they can."""
     unsupported = check_support(case.device)
@@ -56,7 +51,8 @@ def reasons_against(case: Case) -> list[str]:
         reasons.append(f"output capsules have {case.d_cov * case.d_out} numbers, above {MAX_VOTE}")
     if case.dtype == torch.float64:
         reasons.append("it computes in float32, the tensors are float64")
-    if case.compiling and is_exporting():
+    # torch.compiler.is_exporting is also true of torch.compile before 2.13
+    if case.compiling and getattr(torch.compiler, "_is_exporting_flag", False):
         reasons.append("an exported graph has to run without it")
     return reasons
 
@@ -73,14 +69,13 @@ def route(
     eps: float,
 ) -> Capsules:
     """Route samples that all have the same number of inputs."""
-    params = [p.float() for p in (W, B, beta_use, beta_ign)]
-    return call_op(a_inp, mu_inp, None, *params, n_iters, type(agreement) is Gaussian, eps, 0, 0)
+    return route_packed(a_inp, mu_inp, None, (), W, B, beta_use, beta_ign, n_iters, agreement, eps)
 
 
 def route_packed(
     a_inp: Tensor,  # [n]
     mu_inp: Tensor,  # [n, c, d]
-    offsets: Tensor,  # [b + 1], int64
+    offsets: Tensor | None,  # [b + 1], int64; none if inputs have batch axes of their own
     lengths: Sequence[int],
     W: Tensor,  # [1, j|1, d, h]
     B: Tensor,  # [1, j, c, h]
@@ -92,10 +87,6 @@ def route_packed(
 ) -> Capsules:
     """Route samples of different sizes, whose inputs lie one sample after the other."""
     params, ends = [p.float() for p in (W, B, beta_use, beta_ign)], (min(lengths, default=0), max(lengths, default=0))
-    return call_op(a_inp, mu_inp, offsets, *params, n_iters, type(agreement) is Gaussian, eps, *ends)
-
-
-def call_op(*args: Tensor | float | None) -> Capsules:
-    """Call the operator, in eager mode through the Function that `torch.func` can differentiate."""
+    # in eager mode through the Function that `torch.func` can differentiate
     call = route_op if torch.compiler.is_compiling() else Route.apply
-    return Capsules(*call(*args)[:3])
+    return Capsules(*call(a_inp, mu_inp, offsets, *params, n_iters, type(agreement) is Gaussian, eps, *ends)[:3])
