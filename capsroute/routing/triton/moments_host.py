@@ -5,7 +5,7 @@ slots, each summed by one program.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -135,7 +135,3 @@ class MomentKernels:
         first_args = args, kept, work, dargs, n.b, n.i, int(last == 0), *self.first, self.first_tile
         n_programs = n.b * self.first.n_slots + ceil_div(n.j * self.width, 128)
         yield Launch(first_sums_bwd_kernel, n_programs, FIRST_INPUTS.n_warps, first_args)
-
-
-plan_moments = lru_cache(maxsize=1024)(MomentKernels)
-"""`MomentKernels`, cached: planning takes longer than many calls."""

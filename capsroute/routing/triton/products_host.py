@@ -4,7 +4,7 @@ Axes as in `products_tile.py`.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -144,7 +144,3 @@ class ProductKernels:
         pointers = Args(*inputs, *halves), *self.saved.split(saved), work, Outputs(*douts), Grads(*grads)
         n_phases = self.n_steps * (self.counts.n_iters - 1) + 3
         yield Launch(products_bwd_kernel, self.n_programs, self.n_warps, (*self.counts, *pointers, self.tile), n_phases)
-
-
-plan_products = lru_cache(maxsize=1024)(ProductKernels)
-"""`ProductKernels`, cached: planning takes longer than many calls."""

@@ -4,7 +4,9 @@ Moments serve many small capsules with shared parameters, products long capsules
 everything else.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 
@@ -55,20 +57,21 @@ def choose_moments(call: Call, min_inputs: int, limits: MomentLimits, fast: bool
     return ALWAYS if fast and n * s.j >= limits.min_float64_pairs else None
 
 
-def has_fast_float64(device: torch.device) -> bool:
-    """Tell whether a device multiplies fast in float64, and Triton can make it do so."""
-    from .moments_float64 import HAS_FLOAT64_DOT
+@lru_cache(maxsize=4096)
+def plan(form: Callable[..., Any], *args: Any) -> Any:
+    """Plan the kernels of a form, cached: planning takes longer than many calls."""
+    return form(*args)
 
-    return HAS_FLOAT64_DOT and device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_FLOAT64
 
-
-def select_kernels(call: Call, min_inputs: int, device: torch.device):
+def select_kernels(call: Call, min_inputs: int, device: torch.device) -> Any:
     """Return the kernels of a call; their files import Triton, which may be missing."""
-    from .moments_host import plan_moments
-    from .products_host import plan_products
-    from .stored_host import plan_stored
+    from .moments_float64 import HAS_FLOAT64_DOT
+    from .moments_host import MomentKernels
+    from .products_host import ProductKernels
+    from .stored_host import StoredKernels
 
-    rule = choose_moments(call, min_inputs, LIMITS, has_fast_float64(device))
+    fast = HAS_FLOAT64_DOT and device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_FLOAT64
+    rule = choose_moments(call, min_inputs, LIMITS, fast)
     if rule is not None:
-        return plan_moments(call, rule)
-    return plan_products(call) if products_fit(call.sizes, call.shapes) else plan_stored(call)
+        return plan(MomentKernels, call, rule)
+    return plan(ProductKernels if products_fit(call.sizes, call.shapes) else StoredKernels, call)

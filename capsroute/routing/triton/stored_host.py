@@ -4,7 +4,7 @@ Axes as in `stored.py`; `k` kinds.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -243,7 +243,3 @@ class StoredKernels:
         if self.own_betas:
             dbetas = daD.view(2, self.n_kinds, -1, s.j).sum(2, dtype=torch.float64)
         return dW, dB, dbetas
-
-
-plan_stored = lru_cache(maxsize=1024)(StoredKernels)
-"""`StoredKernels`, cached."""
