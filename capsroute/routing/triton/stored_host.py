@@ -32,11 +32,11 @@ MAX_SLOTS, SLOT_TILES, ROUNDS = 32, 2, 2
 
 
 class Piece(NamedTuple):
-    """Samples that are routed together, and the rows of their inputs."""
+    """Samples that are routed together: the first, how many there are, and how many inputs they have."""
 
     first: int
     n: int
-    rows: slice
+    n_rows: int
 
 
 class Saved(NamedTuple):
@@ -84,10 +84,8 @@ class StoredKernels:
         self.n_kinds = max(1, *[shape[0] for shape in shapes])
         self.n_places = s.i // self.n_kinds
         size = s.b if s.packed else max(1, min(s.b, piece_votes // max(1, s.i * s.j * s.c * s.h)))
-        self.pieces = [
-            Piece(b, min(size, s.b - b), slice(b * s.i, n if s.packed else min(b + size, s.b) * s.i))
-            for b in range(0, s.b, max(1, size))
-        ]
+        pieces = [(b, min(size, s.b - b)) for b in range(0, s.b, max(1, size))]
+        self.pieces = [Piece(b, n_b, n if s.packed else n_b * s.i) for b, n_b in pieces]
         self.keeps_votes = len(self.pieces) == 1
         own_W, self.own_biases = shapes[0][:2] == (self.n_kinds, s.j), shapes[1][0] != 1  # also if none
         self.own_betas = max(shapes[2][0], shapes[3][0]) > 1
@@ -112,15 +110,12 @@ class StoredKernels:
 
     def fwd(self, inputs: Sequence[Tensor], saved: Tensor, outs: Sequence[Tensor]) -> Iterator[Launch]:
         """Form votes, and list the launches that fill `outs` and `saved`."""
-        a, x, offsets, W, B, *betas = inputs
-        kept, (sums,) = self.split(saved), self.sums.split(self.sums.allocate(saved))
-        use, ign = self.expand_betas(betas)
+        inputs, kept, sums = self.prepare(inputs, saved)
         if not self.by_output:  # as matrices [k, d, j h]
-            (k, _, d, h), j = W.shape, self.sizes.j
-            kept.weights[: k * d * j * h].view(k, d, j, h).copy_(W.transpose(1, 2))
+            W = inputs[3].expand(-1, self.sizes.j, -1, -1).transpose(1, 2)
+            kept.weights[: W.numel()].view(W.shape).copy_(W)
         for piece in self.pieces:
-            own = self.form_votes(x, W, B, kept, piece)
-            args = Args(a, offsets, own.V, B, use, ign, own.R, own.vectors, own.scalars)
+            args = self.arguments(inputs, self.form_votes(inputs, kept, piece))
             yield self.launch(stored_fwd_kernel, 4, piece, args, sums, Outputs(*outs))
 
     def empty_grads(self, inputs: Sequence[Tensor]) -> list[Any]:
@@ -131,31 +126,41 @@ class StoredKernels:
         self, inputs: Sequence[Tensor], saved: Tensor, douts: Sequence[Tensor], grads: list[Any]
     ) -> Iterator[Launch]:
         """List the launches that lead to gradients of votes, and put those of all arguments into `grads`."""
-        s, t, parts = self.sizes, self.loop.n_iters, list[tuple[Tensor, Tensor, Tensor]]()
-        a, x, offsets, W, B, *betas = inputs
-        kept, (sums,) = self.split(saved), self.sums.split(self.sums.allocate(saved))
-        use, ign = self.expand_betas(betas)
-        dvectors, dscalars = self.allocate(saved, t, 3, s.b, s.j, s.c, s.h), self.allocate(saved, t, 4, s.b, s.j)
+        s, t, W, parts = self.sizes, self.loop.n_iters, inputs[3], list[tuple[Tensor, Tensor, Tensor]]()
+        inputs, kept, sums = self.prepare(inputs, saved)
+        dvectors, dscalars = W.new_empty(t, 3, s.b, s.j, s.c, s.h), W.new_empty(t, 4, s.b, s.j)
         for piece in self.pieces:
-            own = kept if self.keeps_votes else self.form_votes(x, W, B, kept, piece)
-            args = Args(a, offsets, own.V, B, use, ign, own.R, own.vectors, own.scalars)
+            own = kept if self.keeps_votes else self.form_votes(inputs, kept, piece)
+            args = self.arguments(inputs, own)
             if not self.keeps_votes:
                 unused = Outputs(*[torch.empty_like(d) for d in douts])
                 yield self.launch(stored_fwd_kernel, 4, piece, args, sums, unused)
             dargs = Grads(dvectors, dscalars, torch.empty_like(own.R), grads[0])
             yield self.launch(stored_bwd_kernel, 1, piece, args, dargs, sums, Outputs(*douts))
-            n_rows = piece.rows.stop - piece.rows.start
-            dV = self.allocate(saved, n_rows * s.j * s.c * s.h) if self.keeps_votes else own.V
-            daD = self.allocate(saved, 2, n_rows if self.own_betas else 0, s.j)
+            dV = W.new_empty(piece.n_rows * s.j * s.c * s.h) if self.keeps_votes else own.V
+            daD = W.new_empty(2, piece.n_rows if self.own_betas else 0, s.j)
             if dV.numel():
                 pointers = *self.counts(piece), args, dargs, dV, daD, self.tile
                 yield Launch(votes_bwd_kernel, piece.n * self.input_tiles, self.n_warps, pointers)
-            parts.append(self.form_votes_bwd(x, W, B, own, dV, daD, grads[1], piece))
+            parts.append(self.form_votes_bwd(inputs, own, dV, daD, grads[1], piece))
         grads[2], dB, dbetas = (reduce(torch.add, ts) for ts in zip(*parts, strict=True))
         # sums of the votes' gradients nearly cancel, and over all inputs would be long
         grads[3] = dB if self.own_biases else dvectors[:, 2].sum((0, 1), dtype=torch.float64).float()[None]
         dbetas = dbetas if self.own_betas else dscalars[:, 2:].sum((0, 2), dtype=torch.float64)[:, None]
         grads[4:] = [d.float() for d in dbetas]
+
+    def prepare(self, inputs: Sequence[Tensor], saved: Tensor) -> tuple[list[Tensor], Saved, Sums]:
+        """Return inputs with betas for each output, what is kept without padding, and a workspace of sums."""
+        s, n = self.sizes, self.pieces[0].n_rows if self.keeps_votes else 0
+        betas = [p if p.shape[1] == s.j else p.expand(-1, s.j).contiguous() for p in inputs[5:]]
+        (kept,), (sums,) = self.saved.split(saved), self.sums.split(self.sums.allocate(saved))
+        kept = kept._replace(V=kept.V[: n * s.j * s.c * s.h], x=kept.x[: n * s.c * s.d])
+        return [*inputs[:5], *betas], kept, sums
+
+    def arguments(self, inputs: Sequence[Tensor], own: Saved) -> Args:
+        """Return what the kernels read of inputs and of what is kept."""
+        a, _, offsets, _, B, use, ign = inputs
+        return Args(a, offsets, own.V, B, use, ign, own.R, own.vectors, own.scalars)
 
     def launch(self, kernel: Any, n_first: int, piece: Piece, *tensors: tuple[Any, ...]) -> Launch:
         """Return the launch of a routing loop, whose first iteration has `n_first` phases."""
@@ -166,28 +171,13 @@ class StoredKernels:
 
     def counts(self, piece: Piece) -> Counts:
         """Return the sizes of a piece."""
-        s, n_rows = self.sizes, piece.rows.stop - piece.rows.start
-        return Counts(s.b, piece.first, piece.n, s.i, self.n_places, n_rows, self.loop.n_iters, self.slots, s.j)
-
-    def split(self, saved: Tensor) -> Saved:
-        """Return what is kept, without padding."""
-        s, n = self.sizes, self.pieces[-1].rows.stop if self.keeps_votes else 0
-        (kept,) = self.saved.split(saved)
-        return kept._replace(V=kept.V[: n * s.j * s.c * s.h], x=kept.x[: n * s.c * s.d])
-
-    def allocate(self, like: Tensor, *shape: int) -> Tensor:
-        """Return uninitialised float32 memory."""
-        return like.new_empty(shape, dtype=torch.float32)
-
-    def expand_betas(self, betas: Sequence[Tensor]) -> list[Tensor]:
-        """Give each output its own betas."""
-        j = self.sizes.j
-        return [p if p.shape[1] == j else p.expand(-1, j).contiguous() for p in betas]
+        s = self.sizes
+        return Counts(s.b, piece.first, piece.n, s.i, self.n_places, piece.n_rows, self.loop.n_iters, self.slots, s.j)
 
     def by_kind(self, t: Tensor, piece: Piece) -> Tensor:
         """View the rows of a piece's inputs `[n, c, d]` with kinds first, `[k, b, p, c, d]`."""
         s, k = self.sizes, self.n_kinds
-        rows = t.reshape(-1, s.c, s.d)[piece.rows]
+        rows = t.reshape(-1, s.c, s.d).narrow(0, piece.first * s.i, piece.n_rows)
         return rows[None, None] if s.packed else rows.view(piece.n, k, self.n_places, s.c, s.d).transpose(0, 1)
 
     def matrices(self, W: Tensor, kept: Saved) -> tuple[Tensor, Tensor]:
@@ -201,19 +191,20 @@ class StoredKernels:
         x = kept.x.view(k, 1, -1, s.d).expand(-1, s.j, -1, -1)
         return x.reshape(k * s.j, -1, s.d), W.reshape(-1, s.d, s.h)
 
-    def form_votes(self, x: Tensor, W: Tensor, B: Tensor, kept: Saved, piece: Piece) -> Saved:
+    def form_votes(self, inputs: Sequence[Tensor], kept: Saved, piece: Piece) -> Saved:
         """Form votes, but for biases that all inputs share, and return what is kept with those of the piece."""
-        s, own, n = self.sizes, self.by_kind(x, piece).float(), piece.rows.stop - piece.rows.start
+        (_, x, _, W, B, *_), s, n = inputs, self.sizes, piece.n_rows
+        own = self.by_kind(x, piece).float()
         if not self.keeps_votes:
-            votes = self.allocate(own, n * s.j * s.c * s.h), self.allocate(own, (self.loop.n_iters - 1) * n * s.j)
-            kept = kept._replace(V=votes[0], R=votes[1], x=self.allocate(own, own.numel()))
+            votes = own.new_empty(n * s.j * s.c * s.h), own.new_empty((self.loop.n_iters - 1) * n * s.j)
+            kept = kept._replace(V=votes[0], R=votes[1], x=own.new_empty(own.numel()))
         if n:
             # so that no square of a vote overflows
             torch.clamp(own, -MAX_CAPSULE, MAX_CAPSULE, out=kept.x.view(own.shape))
             xs, weights = self.matrices(W, kept)
             torch.bmm(xs, weights, out=kept.V.view(len(xs), xs.shape[1], -1))
-        if n and self.own_biases:
-            self.by_bias(kept.V, B).add_(B.unsqueeze(2) if self.by_output else B.transpose(1, 2).unsqueeze(1))
+            if self.own_biases:
+                self.by_bias(kept.V, B).add_(B.unsqueeze(2) if self.by_output else B.transpose(1, 2).unsqueeze(1))
         return kept
 
     def by_bias(self, V: Tensor, B: Tensor) -> Tensor:
@@ -222,9 +213,10 @@ class StoredKernels:
         return V.view(len(B), j, -1, c, h) if self.by_output else V.view(len(B), -1, c, j, h)
 
     def form_votes_bwd(
-        self, x: Tensor, W: Tensor, B: Tensor, kept: Saved, dV: Tensor, daD: Tensor, dx: Tensor, piece: Piece
+        self, inputs: Sequence[Tensor], kept: Saved, dV: Tensor, daD: Tensor, dx: Tensor, piece: Piece
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Fill a piece's rows of `dx`, and return its gradients of `W`, of own biases and of own betas."""
+        _, x, _, W, B, *_ = inputs
         s, k, own = self.sizes, len(W), self.by_kind(x, piece).float()
         if not dV.numel():
             return W.new_zeros(k, s.j, s.d, s.h), torch.zeros_like(B), W.new_zeros(2, self.n_kinds, s.j)
