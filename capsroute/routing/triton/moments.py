@@ -67,11 +67,9 @@ def first_sums_fwd_kernel(args, work, saved, n_b, n_inp, n_slots, slot_tiles, T:
             b_1 += b_fx * rotate(b_x, 1, T)
         if T.D >= 4:
             b_2 += b_fx * rotate(b_x, 2, T)
-    p_slot = work.first + pid.to(tl.int64) * T.K
-    tl.store(p_slot + tile.offset_features(o_x, 0, T), tl.sum(b_0, 0))
-    tl.store(p_slot + tile.offset_features(o_x, 1, T), tl.sum(b_1, 0))
-    tl.store(p_slot + tile.offset_features(o_x, 2, T), tl.sum(b_2, 0))
-    tl.store(p_slot + tile.offset_features(o_x, 3, T), tl.sum(b_3, 0))
+    p_slot, blocks = work.first + pid.to(tl.int64) * T.K, (b_0, b_1, b_2, b_3)
+    for k in tl.static_range(4):
+        tl.store(p_slot + tile.offset_features(o_x, k, T), tl.sum(blocks[k], 0))
     tl.store(work.f + pid, tl.sum(b_f_sum, 0))
     p_slot = work.range + pid.to(tl.int64) * (2 * T.X) + o_x
     tl.store(p_slot, tl.min(b_min, 0))

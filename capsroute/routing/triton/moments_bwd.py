@@ -38,19 +38,14 @@ def store_or_add(p, b, mask, overwrite):
 @triton.jit
 def weights_bwd(blocks, b_v, b_vv, rotations, T: tl.constexpr):
     """Compute gradients of `W [j, c, d, h]` from blocks of features and coefficients of votes and squares."""
-    b_0, b_1, b_2, b_x = blocks
-    W, W_1, W_2, back_1, back_2 = rotations
-    o_x = tl.arange(0, b_x.shape[1])[None, :]
-    b_dW = 2 * model.unflatten(b_0, T) * W
-    if T.D >= 2:  # a product depends on both its entries
-        b_1 = b_1 * model.count_products(o_x % T.BLOCK_D, 1, T)
-        rotated = rotate(b_1, T.D - 1, T)
-        b_dW += model.unflatten(b_1, T) * W_1 + model.unflatten(rotated, T) * back_1
-    if T.D >= 4:
-        b_2 = b_2 * model.count_products(o_x % T.BLOCK_D, 2, T)
-        rotated = rotate(b_2, T.D - 2, T)
-        b_dW += model.unflatten(b_2, T) * W_2 + model.unflatten(rotated, T) * back_2
-    return b_dW * b_vv[:, :, None, :] + model.unflatten(b_x, T) * b_v[:, :, None, :]
+    forth, back = rotations
+    o_x = tl.arange(0, blocks[3].shape[1])[None, :]
+    b_dW = 2 * model.unflatten(blocks[0], T) * forth[0]
+    for k in tl.static_range(1, T.D // 2 + 1):  # a product depends on both its entries
+        b_k = blocks[k] * model.count_products(o_x % T.BLOCK_D, k, T)
+        rotated = rotate(b_k, T.D - k, T)
+        b_dW += model.unflatten(b_k, T) * forth[k] + model.unflatten(rotated, T) * back[k]
+    return b_dW * b_vv[:, :, None, :] + model.unflatten(blocks[3], T) * b_v[:, :, None, :]
 
 
 @triton.jit(do_not_specialize=RUNTIME_SCALARS)
@@ -68,7 +63,7 @@ def models_bwd_kernel(
     W_2 = model.load_rotated_W(args.W, o_j, 2, stride_W, T)
     back_1 = model.load_rotated_W(args.W, o_j, T.D - 1, stride_W, T)
     back_2 = model.load_rotated_W(args.W, o_j, T.D - 2 if T.D >= 2 else 0, stride_W, T)
-    rotations = weights[0], W_1, W_2, back_1, back_2
+    rotations = (weights[0], W_1, W_2), (weights[0], back_1, back_2)
     S_blocks = tile.unstack_features(tile.load_rows(saved.S + row * T.K, o_j, T), T)
     b_D = tl.load(saved.D + row + o_j, mask=m_j, other=0.0)
     b_f_total, spread = tl.load(saved.f_total + pid_b), 1 / tl.load(saved.scale + pid_b).to(tl.float64)
@@ -217,7 +212,7 @@ def first_sums_bwd_kernel(args, saved, work, grads, n_b, n_inp, overwrite, n_slo
         b_dS = tl.sum(mul_without_fma(b_hi.to(tl.float32) + b_lo.to(tl.float32), g_scale[:, None]), 0)[None, :]
         m_constant = model.mask_constant(T)
         b_dD = tl.sum(tl.where(m_constant, b_dS, 0.0), 1)
-        g_0, g_1, g_2, g_x = tile.unstack_features(tl.where(m_constant, 0.0, b_dS), T)
+        g_blocks = tile.unstack_features(tl.where(m_constant, 0.0, b_dS), T)
         b_df_total = tl.load(work.df_total + pid_b * T.J + o_j, mask=o_j < T.J, other=0.0)
         b_df_shared = b_dD + tl.sum(b_df_total, 0).to(tl.float32)
         for pid_i in range(pid_q * slot_tiles, tl.minimum((pid_q + 1) * slot_tiles, tl.cdiv(n, T.BLOCK_I))):
@@ -226,16 +221,12 @@ def first_sums_bwd_kernel(args, saved, work, grads, n_b, n_inp, overwrite, n_slo
             b_f = tl.sigmoid(b_a)
             b_x_inp = tile.load_capsules(args.x + start * (T.C * T.D), i, n, T)
             b_x = tile.centre_capsules(b_x_inp, b_mean, b_scale)
-            b_gx = b_x * g_0  # sums to the gradient of f(a_inp) once multiplied by x
-            b_dx = 2 * b_gx + g_x
-            b_gx += g_x
-            if T.D >= 2:
-                b_next = rotate(b_x, 1, T) * g_1
-                b_back = rotate(b_x * g_1, T.D - 1, T)
-                b_gx, b_dx = b_gx + b_next, b_dx + b_next + b_back
-            if T.D >= 4:
-                b_next = rotate(b_x, 2, T) * g_2
-                b_back = rotate(b_x * g_2, T.D - 2, T)
+            b_gx = b_x * g_blocks[0]  # sums to the gradient of f(a_inp) once multiplied by x
+            b_dx = 2 * b_gx + g_blocks[3]
+            b_gx += g_blocks[3]
+            for k in tl.static_range(1, T.D // 2 + 1):
+                b_next = rotate(b_x, k, T) * g_blocks[k]
+                b_back = rotate(b_x * g_blocks[k], T.D - k, T)
                 b_gx, b_dx = b_gx + b_next, b_dx + b_next + b_back
             b_df = tl.sum(mul_without_fma(b_gx, b_x), 1) + b_df_shared
             b_dx = b_dx * (b_f * b_scale)[:, None]

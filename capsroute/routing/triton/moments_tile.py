@@ -244,10 +244,9 @@ def features_bwd(b_dphi, b_x, T: tl.constexpr):
     d_0, d_1, d_2, d_x = unstack_features(b_dphi, T)
     d_2 = tl.where((tl.arange(0, b_x.shape[1]) == T.BLOCK_D - 1)[None, :], 0.0, d_2)  # the constant has no gradient
     d_x += 2 * d_0 * b_x
-    if T.D >= 2:
-        d_x += d_1 * rotate(b_x, 1, T) + rotate(d_1 * b_x, T.D - 1, T)
-    if T.D >= 4:
-        d_x += d_2 * rotate(b_x, 2, T) + rotate(d_2 * b_x, T.D - 2, T)
+    blocks = d_0, d_1, d_2
+    for k in tl.static_range(1, T.D // 2 + 1):
+        d_x += blocks[k] * rotate(b_x, k, T) + rotate(blocks[k] * b_x, T.D - k, T)
     return d_x
 
 

@@ -3,6 +3,9 @@
 import triton
 import triton.language as tl
 
+LOG_PI = tl.constexpr(1.1447298858494002)
+MAX_DISTANCE = tl.constexpr(1e38)
+"""Of squared distances: sums and differences of two, and of one and the least logit, do not overflow."""
 MAX_CAPSULE = tl.constexpr(3.4028234663852886e38 ** (1 / 4))
 """Bound of input capsules, so that no square of a vote overflows."""
 
@@ -45,6 +48,13 @@ def split_halves(b):
     """Split float32 numbers into float16 high and low halves, whose sum has 22 bits."""
     b_hi = b.to(tl.float16)
     return b_hi, (b - b_hi.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def split_float64(b_x):
+    """Split float64 numbers into a float32 number and its rounding error."""
+    b_hi = b_x.to(tl.float32)
+    return b_hi, (b_x - b_hi.to(tl.float64)).to(tl.float32)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from . import products_tile as tile
 from .grid import wait_for_all
-from .numerics import MAX_CAPSULE, dot_halves, mul_without_fma, sample_range, split_halves, sum_slots
+from .numerics import MAX_CAPSULE, dot_halves, mul_without_fma, sample_range, split_float64, split_halves, sum_slots
 from .products_tile import Counts
 
 
@@ -46,7 +46,7 @@ def models_bwd(args, size, models, work, douts, t, pid_b, pid_m, T: tl.constexpr
     b_betas = tl.load(args.use + o_j * T.USE_J, mask=m_j, other=0.0).to(tl.float64)
     b_betas += tl.load(args.ign + o_j * T.IGN_J, mask=m_j, other=0.0)
     b_D_EE = tl.load(models.D_EE + o_mu, mask=m_h, other=0.0)
-    b_dD, b_dD_lo = tile.split_float64(b_da * b_betas - tl.sum(mul_without_fma(b_dEE, b_D_EE), 1) / b_D_eps)
+    b_dD, b_dD_lo = split_float64(b_da * b_betas - tl.sum(mul_without_fma(b_dEE, b_D_EE), 1) / b_D_eps)
     tl.store(work.da + here, b_da.to(tl.float32), mask=m_j)
     tl.store(work.dD + here, b_dD, mask=m_j)
     tl.store(work.dD_lo + here, b_dD_lo, mask=m_j)
@@ -56,13 +56,13 @@ def models_bwd(args, size, models, work, douts, t, pid_b, pid_m, T: tl.constexpr
 
 @triton.jit
 def D_use_bwd(models, work, here, cols, b_V, T: tl.constexpr):
-    """Compute gradients of D_use `[I, J]`."""
+    """Compute gradients of D_use `[I, J]`; return the distances and the coefficients that they follow from too."""
     # the term all inputs share is added last and in two parts: its rounding would not cancel in sums over inputs
     b_E = b_V - tile.load_components(models.mu, here, cols, T)[None, :, :]
     b_dE = tile.load_components(work.dD_E, here, cols, T)[None, :, :]
     b_dEE = tile.load_components(work.dD_EE, here, cols, T)[None, :, :]
     b_dD = tl.sum(mul_without_fma(b_dE + b_dEE * b_E, b_E), 1) + tile.load_outputs(work.dD_lo, here, cols, 0.0)[None, :]
-    return b_dD + tile.load_outputs(work.dD, here, cols, 0.0)[None, :]
+    return b_dD + tile.load_outputs(work.dD, here, cols, 0.0)[None, :], b_E, b_dE, b_dEE
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def sum_R_dD(args, size, models, work, t, pid_b, pid_i, pid_s, T: tl.constexpr):
         cols = tile.load_output_tile(args, size, pid_j, T)
         model = tile.load_model(models, before, cols, T)
         b_V = tile.compute_votes(args, rows, cols, T)
-        b_dD = D_use_bwd(models, work, here, cols, b_V, T)
+        b_dD, _, _, _ = D_use_bwd(models, work, here, cols, b_V, T)
         b_R_dD += tile.compute_R(size, models, model, t, rows, b_V, T) * b_dD
     o_n = tl.cast(pid_s, tl.int64) * size.n + rows.o_n
     tl.store(work.slice_R_dD + o_n, tl.sum(b_R_dD.to(tl.float64), 1), mask=rows.m_i)
@@ -117,7 +117,7 @@ def sum_inputs_bwd(args, size, models, work, t, pid_b, pid_s, pid_j, T: tl.const
     for pid_i in range(pid_s, tl.cdiv(n_inp, T.BLOCK_I), size.slots):
         rows = tile.load_input_tile(args, start, n_inp, pid_i, T)
         b_V = tile.compute_votes(args, rows, cols, T)
-        b_dD = D_use_bwd(models, work, here, cols, b_V, T)
+        b_dD, _, _, _ = D_use_bwd(models, work, here, cols, b_V, T)
         b_R = tile.compute_R(size, models, model, t, rows, b_V, T)
         b_dl = logits_bwd(size, work, t, rows, b_R, b_dD, T)
         b_dlog += b_dl
@@ -136,7 +136,7 @@ def iteration_bwd(
 ):
     """Add an iteration's part to the gradients of a tile's votes `[I, H, J]` and of f(a_inp), the latter `[I, J]`."""
     here, before = tile.offset_model(size, t, pid_b), tile.offset_model(size, t - 1, pid_b)
-    b_dD = D_use_bwd(models, work, here, cols, b_V, T)
+    b_dD, b_E, b_dE, b_dEE = D_use_bwd(models, work, here, cols, b_V, T)
     if FIRST:
         b_R = tl.where(cols.m_j[None, :], 1.0 / size.j, 0.0)
     else:
@@ -145,9 +145,6 @@ def iteration_bwd(
         b_dl = logits_bwd(size, work, t, rows, b_R, b_dD, T)
     b_ign = tl.load(args.ign + (cols.start + cols.o_j) * T.IGN_J, mask=cols.m_j, other=0.0)
     b_df += b_R * b_dD - (tile.load_outputs(work.da, here, cols, 0.0) * b_ign)[None, :]
-    b_E = b_V - tile.load_components(models.mu, here, cols, T)[None, :, :]
-    b_dE = tile.load_components(work.dD_E, here, cols, T)[None, :, :]
-    b_dEE = tile.load_components(work.dD_EE, here, cols, T)[None, :, :]
     b_new = (rows.f[:, None] * b_R)[:, None, :] * (b_dE + 2.0 * b_dEE * b_E)
     if not FIRST:
         b_new -= (b_dl[:, None, :] * (b_V - model.mu[None, :, :])) * (2.0 * model.p)[None, :, :]

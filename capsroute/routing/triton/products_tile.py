@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .numerics import clamp_capsules, dot_halves, max_nan, min_nan, mul_without_fma, split_halves
+from .numerics import MAX_DISTANCE, clamp_capsules, dot_halves, max_nan, min_nan, mul_without_fma, split_halves
+from .sizes import Model
 
 MIN_EXPONENT = tl.constexpr(-60.0)
 """Far below rounding, far above subnormal numbers."""
 MIN_LOGIT = tl.constexpr(-1.2e38)
-MAX_DISTANCE = tl.constexpr(1e38)
-"""Of squared distances: sums of two, and of one and `MIN_LOGIT`, do not overflow."""
 MIN_SCALED = tl.constexpr(2.0**-112)
 """Smallest number whose scale is not subnormal."""
 SPLIT_ROWS = tl.constexpr(64)
@@ -117,15 +116,6 @@ class Models(NamedTuple):
     D_ign: Any  # [t, b, j]
     D_E: Any  # [t, b, j, h]
     D_EE: Any  # [t, b, j, h]
-
-
-class Model(NamedTuple):
-    """The models of a tile's outputs; `mu` and `p` `[H, J]`."""
-
-    mu: Any
-    p: Any
-    log: Any
-    log_lo: Any
 
 
 class Sums(NamedTuple):
@@ -295,7 +285,7 @@ def load_components(p_x, row, cols, T: tl.constexpr):
 
 @triton.jit
 def load_model(models, row, cols, T: tl.constexpr):
-    """Load the models of a tile's outputs; logits of those that do not exist are lowest."""
+    """Load the models of a tile's outputs, `mu` and `p` `[H, J]`; logits of those that do not exist are lowest."""
     b_mu = load_components(models.mu, row, cols, T)
     b_p = load_components(models.p, row, cols, T) if T.GAUSSIAN else tl.full(b_mu.shape, 1.0, tl.float32)
     b_log = load_outputs(models.log, row, cols, MIN_LOGIT)
@@ -352,10 +342,3 @@ def add_distances(b_weight, b_E, b_sum, b_sum_squares):
     """Add a tile's weighted distances `[I, H, J]`, and their squares, to sums."""
     b_wxE = b_weight[:, None, :] * b_E
     return b_sum + b_wxE, b_sum_squares + b_wxE * b_E
-
-
-@triton.jit
-def split_float64(b_x):
-    """Split float64 numbers into a float32 number and its rounding error."""
-    b_hi = b_x.to(tl.float32)
-    return b_hi, (b_x - b_hi.to(tl.float64)).to(tl.float32)

@@ -44,6 +44,15 @@ class Outputs(NamedTuple):
     sig2: Any  # [b, j, c, h]
 
 
+class Model(NamedTuple):
+    """The output capsules of a tile in an iteration: means, precisions, what they add to logits and its low part."""
+
+    mu: Any
+    p: Any
+    log: Any
+    log_lo: Any
+
+
 class Grads(NamedTuple):
     """Gradients of the arguments; parameters have one for every output."""
 

@@ -13,11 +13,19 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .numerics import log_sigmoid, max_nan, min_nan, mul_without_fma, sample_range, sum_slots
+from .numerics import (
+    LOG_PI,
+    MAX_DISTANCE,
+    log_sigmoid,
+    max_nan,
+    min_nan,
+    mul_without_fma,
+    sample_range,
+    split_float64,
+    sum_slots,
+)
+from .sizes import Model
 
-LOG_PI = tl.constexpr(1.1447298858494002)
-MAX_DISTANCE = tl.constexpr(1e38)
-"""Of squared distances, so that their differences stay finite."""
 SLOTS = tl.constexpr(8)
 """Slots whose sums are loaded at a time."""
 
@@ -106,15 +114,6 @@ class Rows(NamedTuple):
     f: Any
 
 
-class Model(NamedTuple):
-    """The output capsules of a tile: mu and precisions `[j, v]`, what outputs add to logits and its low part `[j]`."""
-
-    mu: Any
-    p: Any
-    log: Any
-    log_lo: Any
-
-
 @triton.jit
 def locate_sample(args, size, local, T: tl.constexpr):
     """Locate a piece's sample."""
@@ -123,9 +122,8 @@ def locate_sample(args, size, local, T: tl.constexpr):
     if T.PACKED:
         return Sample(b, start, n, start, size.i, 0)
     else:
-        return Sample(
-            b, start, n, tl.cast(local, tl.int64) * size.n_places, size.n_places, size.n_local * size.n_places
-        )
+        first_row = tl.cast(local, tl.int64) * size.n_places
+        return Sample(b, start, n, first_row, size.n_places, size.n_local * size.n_places)
 
 
 @triton.jit
@@ -135,9 +133,8 @@ def load_inputs(args, sample, pid_i, BLOCK_I: tl.constexpr):
     i, first_kind = pid_i * BLOCK_I + o_i, pid_i * BLOCK_I // n_places
     kind, m_i = i // n_places, i < sample.n
     b_a = tl.load(args.a + sample.start + i, mask=m_i, other=float("-inf")).to(tl.float32)
-    first = (
-        sample.first_row + tl.cast(first_kind, tl.int64) * sample.kind_rows + pid_i * BLOCK_I - first_kind * n_places
-    )
+    first_of_kind = sample.first_row + tl.cast(first_kind, tl.int64) * sample.kind_rows
+    first = first_of_kind + pid_i * BLOCK_I - first_kind * n_places
     row = o_i + (kind - first_kind) * (sample.kind_rows - n_places)  # fits 32 bits, as pieces of several samples do
     return Rows(sample.start + i, first, row, sample.kind_rows, kind, m_i, tl.sigmoid(b_a))
 
@@ -182,11 +179,15 @@ def store_vector(p_x, row, o_j, m_j, j, b_x, T: tl.constexpr):
 
 
 @triton.jit
-def store_sums(sums, size, slot, local, o_j, m_j, b_one, b_two, T: tl.constexpr):
-    """Store a slot's sums `[j, v]`."""
-    row = tl.cast(slot, tl.int64) * 2 * size.n_local + local
+def store_sums(sums, size, slot, local, o_j, b_one, b_two, b_scalar, T: tl.constexpr):
+    """Store a slot's sums over inputs of vectors `[i, j, v]` and of a scalar `[i, j]`; return where scalars lie."""
+    m_j, row = o_j < size.j, tl.cast(slot, tl.int64) * 2 * size.n_local + local
+    b_one, b_two = tl.sum(b_one.to(tl.float64), 0), tl.sum(b_two.to(tl.float64), 0)
     store_vector(sums.vectors, row, o_j, m_j, size.j, b_one, T)
     store_vector(sums.vectors, row + size.n_local, o_j, m_j, size.j, b_two, T)
+    p_own = sums.scalars + (tl.cast(slot, tl.int64) * 3 * size.n_local + local) * size.j + o_j
+    tl.store(p_own, tl.sum(b_scalar.to(tl.float64), 0), mask=m_j)
+    return p_own
 
 
 @triton.jit
@@ -203,10 +204,8 @@ def sum_vectors(sums, size, n_slots, local, o_j, which: tl.constexpr, T: tl.cons
 @triton.jit
 def sum_scalars(sums, size, n_slots, local, o_j, which: tl.constexpr):
     """Sum scalars `[j]` of all slots."""
-    row, stride = (
-        (tl.cast(which * size.n_local, tl.int64) + local) * size.j,
-        tl.cast(3 * size.n_local, tl.int64) * size.j,
-    )
+    row = (tl.cast(which * size.n_local, tl.int64) + local) * size.j
+    stride = tl.cast(3 * size.n_local, tl.int64) * size.j
     return sum_slots(sums.scalars + row, n_slots, stride, o_j, o_j < size.j, SLOTS)
 
 
@@ -250,7 +249,7 @@ def load_logs(args, size, b, t, o_j, m_j):
 
 @triton.jit
 def load_model(args, size, b, t, o_j, exists, T: tl.constexpr):
-    """Load output capsules of iteration t, zeros if there are none yet; outputs that do not exist get no input."""
+    """Load capsules `[j, v]` of iteration t, zeros if there are none yet; those that do not exist get no input."""
     here, m_j = t * 4 * size.b + b, (o_j < size.j) & exists
     b_mu = load_vector(args.vectors, here, o_j, m_j, size.j, T)
     b_log, b_log_lo = load_logs(args, size, b, t, o_j, m_j)
@@ -319,9 +318,7 @@ def sum_inputs(args, sums, size, unit, step, T: tl.constexpr):
         b_DxE = b_D[:, :, None] * b_E
         b_DE += b_DxE
         b_DEE += b_DxE * b_E
-    store_sums(sums, size, slot, local, o_j, m_j, tl.sum(b_DE.to(tl.float64), 0), tl.sum(b_DEE.to(tl.float64), 0), T)
-    p_own = sums.scalars + (tl.cast(slot, tl.int64) * 3 * size.n_local + local) * size.j + o_j
-    tl.store(p_own, tl.sum(b_D_sum, 0), mask=m_j)
+    p_own = store_sums(sums, size, slot, local, o_j, b_DE, b_DEE, b_D_sum, T)
     tl.store(p_own + size.n_local * size.j, tl.sum(b_D_ign_sum, 0), mask=m_j)
     tl.store(p_own + 2 * size.n_local * size.j, tl.sum(b_a, 0), mask=m_j)
 
@@ -332,15 +329,11 @@ def compute_models(args, sums, outs, size, eps, unit, step, T: tl.constexpr):
     n_tiles, t = tl.cdiv(size.j, T.BLOCK_M), tl.maximum(step - 1, 0)
     o_j, local = unit % n_tiles * T.BLOCK_M + tl.arange(0, T.BLOCK_M), unit // n_tiles
     m_j, b = o_j < size.j, tl.cast(size.first_b + local, tl.int64)
-    b_D, b_D_ign = (
-        sum_scalars(sums, size, size.slots, local, o_j, 0),
-        sum_scalars(sums, size, size.slots, local, o_j, 1),
-    )
+    b_D = sum_scalars(sums, size, size.slots, local, o_j, 0)
+    b_D_ign = sum_scalars(sums, size, size.slots, local, o_j, 1)
     b_score = sum_scalars(sums, size, size.slots, local, o_j, 2)
-    b_DE, b_DEE = (
-        sum_vectors(sums, size, size.slots, local, o_j, 0, T),
-        sum_vectors(sums, size, size.slots, local, o_j, 1, T),
-    )
+    b_DE = sum_vectors(sums, size, size.slots, local, o_j, 0, T)
+    b_DEE = sum_vectors(sums, size, size.slots, local, o_j, 1, T)
     b_base = load_model(args, size, b, tl.maximum(step - 2, 0), o_j, step > 0, T).mu.to(tl.float64)
     b_used, b_B = (b_D + eps)[:, None], tl.full([T.BLOCK_M, T.BLOCK_V], 0.0, tl.float32)
     if T.SHARED_B:
@@ -357,14 +350,14 @@ def compute_models(args, sums, outs, size, eps, unit, step, T: tl.constexpr):
         m_v = (tl.arange(0, T.BLOCK_V) < T.C * T.H)[None, :]
         # the same rounding in distances and in logarithms nearly cancels
         b_log += 0.5 * tl.sum(tl.where(m_v, tl.log(b_p.to(tl.float64)) - LOG_PI, 0.0), 1)
-    b_log_hi = b_log.to(tl.float32)
+    b_log, b_log_lo = split_float64(b_log)
     here, stride = t * 4 * size.b + b, tl.cast(size.b, tl.int64) * size.j
     p_row = args.scalars + (t * 5 * size.b + b) * size.j + o_j
     tl.store(p_row, b_score.to(tl.float32), mask=m_j)
     tl.store(p_row + stride, b_D.to(tl.float32), mask=m_j)
     tl.store(p_row + 2 * stride, b_D_ign.to(tl.float32), mask=m_j)
-    tl.store(p_row + 3 * stride, b_log_hi, mask=m_j)
-    tl.store(p_row + 4 * stride, (b_log - b_log_hi).to(tl.float32), mask=m_j)
+    tl.store(p_row + 3 * stride, b_log, mask=m_j)
+    tl.store(p_row + 4 * stride, b_log_lo, mask=m_j)
     store_vector(args.vectors, here, o_j, m_j, size.j, b_mu, T)
     store_vector(args.vectors, here + size.b, o_j, m_j, size.j, b_p, T)
     store_vector(args.vectors, here + 2 * size.b, o_j, m_j, size.j, (b_DE - b_shift * b_D[:, None]).to(tl.float32), T)

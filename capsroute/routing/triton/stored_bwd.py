@@ -100,11 +100,7 @@ def sum_logits(args, grads, sums, size, unit, t, T: tl.constexpr):
         b_L += b_dl
         b_LE += b_LxE
         b_LEE += b_LxE * b_E
-    stored.store_sums(
-        sums, size, slot, local, o_j, m_j, tl.sum(b_LE.to(tl.float64), 0), tl.sum(b_LEE.to(tl.float64), 0), T
-    )
-    p_own = sums.scalars + (tl.cast(slot, tl.int64) * 3 * size.n_local + local) * size.j + o_j
-    tl.store(p_own, tl.sum(b_L.to(tl.float64), 0), mask=m_j)
+    stored.store_sums(sums, size, slot, local, o_j, b_LE, b_LEE, b_L, T)
 
 
 @triton.jit
