@@ -7,6 +7,7 @@ over them need no other thread.
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import triton
@@ -44,25 +45,12 @@ class Tile(NamedTuple):
     IGN_J: int
 
 
-class Counts(NamedTuple):
-    """Lengths of axes, where a packed sample has up to `i` inputs, and the division of work.
+Counts = namedtuple("Counts", "n b i j n_iters i_tiles j_tiles slots slices groups grad_slots grad_slices")
+"""Lengths of axes, where a packed sample has up to `i` inputs, and the division of work.
 
-    Passes over inputs split these into `slots` where they are summed, and outputs into `slices` for normalisers. The
-    last backward pass splits samples into `groups`, inputs into `grad_slots`, and outputs into `grad_slices`.
-    """
-
-    n: Any
-    b: Any
-    i: Any
-    j: Any
-    n_iters: Any
-    i_tiles: Any
-    j_tiles: Any
-    slots: Any
-    slices: Any
-    groups: Any
-    grad_slots: Any
-    grad_slices: Any
+Passes over inputs split these into `slots` where they are summed, and outputs into `slices` for normalisers. The
+last backward pass splits samples into `groups`, inputs into `grad_slots`, and outputs into `grad_slices`.
+"""
 
 
 class Args(NamedTuple):
@@ -82,24 +70,12 @@ class Args(NamedTuple):
     W_scale: Any  # [h, j]
 
 
-class Rows(NamedTuple):
-    """The inputs `[I]` of a tile: offsets in the batch, mask, f(a_inp), scales, and halves `[I, D]` of capsules."""
-
-    o_n: Any
-    m_i: Any
-    f: Any
-    scale: Any
-    x: Any
+Rows = namedtuple("Rows", "o_n m_i f scale x")
+"""The inputs `[I]` of a tile: offsets in the batch, mask, f(a_inp), scales, and halves `[I, D]` of capsules."""
 
 
-class Columns(NamedTuple):
-    """The outputs `[J]` of a tile: the first, offsets from it, mask, and scales `[H, J]` and halves `[H J, D]` of W."""
-
-    start: Any
-    o_j: Any
-    m_j: Any
-    scale: Any
-    W: Any
+Columns = namedtuple("Columns", "start o_j m_j scale W")
+"""The outputs `[J]` of a tile: the first, offsets from it, mask, and scales `[H, J]` and halves `[H J, D]` of W."""
 
 
 class Models(NamedTuple):

@@ -1,6 +1,7 @@
 """Types that the kernels' three forms share. Axes: `b` samples, `i` inputs, `j` outputs, `c`, `d`, `h` of capsules."""
 
 import math
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 Shape = tuple[int, ...]
@@ -44,13 +45,8 @@ class Outputs(NamedTuple):
     sig2: Any  # [b, j, c, h]
 
 
-class Model(NamedTuple):
-    """The output capsules of a tile in an iteration: means, precisions, what they add to logits and its low part."""
-
-    mu: Any
-    p: Any
-    log: Any
-    log_lo: Any
+Model = namedtuple("Model", "mu p log log_lo")
+"""The output capsules of a tile in an iteration: means, precisions, what they add to logits and its low part."""
 
 
 class Grads(NamedTuple):

@@ -7,6 +7,7 @@ by kind, sample and place; packed samples, which have one kind, lie one after th
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import triton
@@ -51,21 +52,11 @@ class Sums(NamedTuple):
     scalars: Any  # of D_use, D_ign and terms of the score, [slots, 3, b, j]
 
 
-class Counts(NamedTuple):
-    """Sizes: samples of the batch, the first and the number of a piece's, inputs, places, rows, iterations, outputs.
+Counts = namedtuple("Counts", "b first_b n_local i n_places n_rows n_iters slots j")
+"""Sizes: samples of the batch, the first and the number of a piece's, inputs, places, rows, iterations, outputs.
 
-    The inputs of a sample are divided into slots where they are summed over.
-    """
-
-    b: Any
-    first_b: Any
-    n_local: Any
-    i: Any
-    n_places: Any
-    n_rows: Any
-    n_iters: Any
-    slots: Any
-    j: Any
+The inputs of a sample are divided into slots where they are summed over.
+"""
 
 
 class Tile(NamedTuple):
@@ -91,27 +82,12 @@ RUNTIME_COUNTS = ("first", "last", *Counts._fields[:-1])
 """Arguments that kernels are not specialised for."""
 
 
-class Sample(NamedTuple):
-    """A sample: its number, where its inputs start, how many there are, and the terms of a row's number."""
-
-    b: Any
-    start: Any
-    n: Any
-    first_row: Any
-    n_places: Any
-    kind_rows: Any
+Sample = namedtuple("Sample", "b start n first_row n_places kind_rows")
+"""A sample: its number, where its inputs start, how many there are, and the terms of a row's number."""
 
 
-class Rows(NamedTuple):
-    """The inputs `[i]` of a tile: offsets in the batch, first row, rows from there, rows of a kind, kinds, mask, f."""
-
-    o_i: Any
-    first: Any
-    row: Any
-    per_kind: Any
-    kind: Any
-    m: Any
-    f: Any
+Rows = namedtuple("Rows", "o_i first row per_kind kind m f")
+"""The inputs `[i]` of a tile: offsets in the batch, first row, rows from there, rows of a kind, kinds, mask, f."""
 
 
 @triton.jit

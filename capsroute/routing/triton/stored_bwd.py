@@ -2,6 +2,7 @@
 
 # pyright: reportAttributeAccessIssue=false
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import triton
@@ -22,14 +23,8 @@ class Grads(NamedTuple):
     f: Any  # of f(a_inp), in the end of a_inp, [n]
 
 
-class Slope(NamedTuple):
-    """Gradients of D_use as a function of E, constants `[j]` and coefficients `[j, v]`, and of scores `[j]`."""
-
-    mu: Any
-    dE: Any
-    dEE: Any
-    constant: Any
-    da: Any
+Slope = namedtuple("Slope", "mu dE dEE constant da")
+"""Gradients of D_use as a function of E, constants `[j]` and coefficients `[j, v]`, and of scores `[j]`."""
 
 
 @triton.jit
