@@ -11,7 +11,7 @@ from .routing import route as route_capsules
 from .routing import route_packed as route_packed_capsules
 from .routing import trace as trace_capsules
 from .routing.api import check_settings
-from .routing.checks import check_choice, check_integer, check_positive, check_tensor
+from .routing.checks import check_axes, check_choice, check_integer, check_positive, check_tensor
 from .routing.mapping import is_transforming
 
 MEAN_RATE = 0.1
@@ -135,10 +135,10 @@ class Routing(nn.Module):
             raise ValueError(f"n_inp: expected a layer that leaves it open, this one fixes it at {self.n_inp}")
         if self.n_out is None and n_out is None:
             raise ValueError("n_out: expected a number for all samples, which differ in their number of inputs")
-        for name, t, axes in (("mu_inp", mu_inp, "[total, d_cov, d_inp]"), ("a_inp", a_inp, "[total]")):
-            check_tensor(name, t)
-            if t.ndim != axes.count(",") + 1 or len(t) != len(mu_inp):
-                raise ValueError(f"{name}: expected {axes}, got shape {list(t.shape)}")
+        check_axes("mu_inp", mu_inp, "[total, d_cov, d_inp]")
+        check_axes("a_inp", a_inp, "[total]")
+        if len(a_inp) != len(mu_inp):
+            raise ValueError(f"a_inp: expected [total], got shape {list(a_inp.shape)}")
         tensors = self.route_arguments(a_inp, mu_inp, n_out=n_out)
         return route_packed_capsules(**tensors, offsets=offsets, **self.settings, impl=self.impl)
 
@@ -166,10 +166,8 @@ class Routing(nn.Module):
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
     ) -> dict[str, Tensor]:
         """Return the tensors that `forward` calls `route` with: the inputs, checked and masked, and the parameters."""
-        for name, t, axes in (("a_inp", a_inp, "[..., n_inp]"), ("mu_inp", mu_inp, "[..., n_inp, d_cov, d_inp]")):
-            check_tensor(name, t)
-            if t.ndim < axes.count(","):
-                raise ValueError(f"{name}: expected {axes}, got shape {list(t.shape)}")
+        check_axes("a_inp", a_inp, "[..., n_inp]")
+        check_axes("mu_inp", mu_inp, "[..., n_inp, d_cov, d_inp]")
         n_inp, d_cov, d_inp = mu_inp.shape[-3:]
         expected = [n_inp if self.n_inp is None else self.n_inp, self.d_cov, self.d_inp]
         if [n_inp, d_cov, d_inp] != expected:

@@ -17,7 +17,7 @@ from . import blocked, moments, reference, triton
 from .agreement import Agreement, resolve_agreement
 from .capsules import Capsules, Step
 from .case import Case
-from .checks import check_choice, check_float, check_integer, check_positive
+from .checks import check_axes, check_choice, check_float, check_integer, check_positive
 from .costs import estimate_ms
 from .mapping import disable_autocast, in_forward_mode
 from .packing import check_offsets, group_samples
@@ -25,7 +25,7 @@ from .packing import check_offsets, group_samples
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 """`a_inp`, `mu_inp`, `W`, `B`, `beta_use` and `beta_ign`."""
 PARAM_AXES = {"W": "[k, j, d, h]", "B": "[k, j, c, h]", "beta_use": "[k, j]", "beta_ign": "[k, j]"}
-NAMES = ("a_inp", "mu_inp", *PARAM_AXES)
+AXES = {"a_inp": "[..., i]", "mu_inp": "[..., i, c, d]", **PARAM_AXES}
 
 
 class Impl(NamedTuple):
@@ -217,20 +217,14 @@ def check_arguments(
     tensors: Arguments, n_iters: int, agreement: str | Agreement, eps: float, impl: str = "auto"
 ) -> Case:
     """Return the case, or raise an error that names the argument, what was expected and what came."""
-    for name, t in zip(NAMES, tensors, strict=True):
+    for name, t in zip(AXES, tensors, strict=True):
         check_float(name, t)
     a_inp, mu_inp, *params = tensors
     W, B = params[:2]
-    for name, t in zip(NAMES, tensors, strict=True):
+    for name, t in zip(AXES, tensors, strict=True):
         if t.device != mu_inp.device:
             raise ValueError(f"{name}: expected on {mu_inp.device}, where mu_inp is, got on {t.device}")
-    if a_inp.ndim < 1:
-        raise ValueError(f"a_inp: expected [..., i], got shape {list(a_inp.shape)}")
-    if mu_inp.ndim < 3:
-        raise ValueError(f"mu_inp: expected [..., i, c, d], got shape {list(mu_inp.shape)}")
-    for (name, axes), p in zip(PARAM_AXES.items(), params, strict=True):
-        if p.ndim != axes.count(",") + 1:
-            raise ValueError(f"{name}: expected {axes}, got shape {list(p.shape)}")
+        check_axes(name, t, AXES[name])
 
     *batch, n_inp, d_cov, d_inp = mu_inp.shape
     if list(a_inp.shape) != [*batch, n_inp]:
