@@ -24,8 +24,3 @@ class Case:
     compiling: bool = False
     n_iters: int = 3
     forward_mode: bool = False
-
-    @property
-    def n_places(self) -> int:
-        """The number of inputs of each kind."""
-        return self.n_inp // max(1, self.n_kinds)
