@@ -72,10 +72,8 @@ class RoutingHead(nn.Module):
         impl: str = "auto",
     ):
         super().__init__()
-        d_inp, n_classes, n_parts, d_hidden = (
-            check_integer(name, size)
-            for name, size in (("d_inp", d_inp), ("n_classes", n_classes), ("n_parts", n_parts), ("d_hidden", d_hidden))
-        )
+        sizes = {"d_inp": d_inp, "n_classes": n_classes, "n_parts": n_parts, "d_hidden": d_hidden}
+        d_inp, n_classes, n_parts, d_hidden = (check_integer(*size) for size in sizes.items())
         n_kinds = n_kinds if n_kinds is None else check_integer("n_kinds", n_kinds)
         if layers not in (1, 2):
             raise ValueError(f"layers: expected 1 or 2, got {layers}")
@@ -90,9 +88,9 @@ class RoutingHead(nn.Module):
         self.kind_emb = None if n_kinds is None else nn.Parameter(torch.empty(n_kinds, 1, d_hidden))
         self.attend = nn.Linear(d_hidden, n_parts, bias=False)
         self.describe = nn.Linear(d_hidden, n_parts * (1 + d_cov * d_part))  # scores of parts, and capsules
-        sizes = [n_parts * (n_kinds or 1), *([n_capsules] if layers == 2 else []), n_classes]
+        widths = [n_parts * (n_kinds or 1), *([n_capsules] if layers == 2 else []), n_classes]
         self.routings = nn.ModuleList()
-        for k, (n_inp, n_out) in enumerate(pairwise(sizes)):
+        for k, (n_inp, n_out) in enumerate(pairwise(widths)):
             settings = {"n_iters": n_iters, "eps": EPS, "init": "random", "beta_scale": BETA_SCALE, "impl": impl}
             self.routings.append(Routing(d_cov, d_out if k else d_part, d_out, n_inp, n_out, **settings))
         self.reset_parameters()
@@ -126,11 +124,9 @@ class RoutingHead(nn.Module):
             n_samples: Number of samples in `batch`, if the last ones may have no places.
         """
         a, mu, _ = self.parts(x, mask=mask, offsets=offsets, batch=batch, n_samples=n_samples)
-        first, *others = self.routings
-        out = first(a, mu)
-        for routing in others:
-            out = routing(out.a, out.mu)
-        return out
+        for routing in self.routings:
+            a, mu, sig2 = routing(a, mu)
+        return Capsules(a, mu, sig2)
 
     def logits(
         self,
@@ -236,7 +232,7 @@ class RoutingHead(nn.Module):
         if not fits:
             raise ValueError(f"x: expected {expected}, got shape {shape}")
         if is_map:
-            x = append_coordinates(x) if self.coordinates else x
+            x = stack_coordinates(x) if self.coordinates else x
             x, mask = x.flatten(2).movedim(1, 2), None if mask is None else mask.flatten(-2)
         return x.unsqueeze(-3) if n_kinds is None else x, mask
 
@@ -278,8 +274,8 @@ def average_votes(log_R: Tensor, votes: Tensor, mask: Tensor | None) -> tuple[Te
     return shares, (shares.unsqueeze(-2) * votes).sum(-3)  # einsum would copy votes to another layout
 
 
-def append_coordinates(x: Tensor) -> Tensor:
-    """Append two channels with the row and the column of each location, from -1 to 1."""
+def stack_coordinates(x: Tensor) -> Tensor:
+    """Append two channels with the row and the column of each location, from -1 to 1: `[b, d + 2, rows, columns]`."""
     rows, columns = (torch.linspace(-1, 1, size, dtype=x.dtype, device=x.device) for size in x.shape[2:])
     shape = (x.shape[0], 1, *x.shape[2:])
     return torch.cat([x, rows[:, None].expand(shape), columns.expand(shape)], 1)

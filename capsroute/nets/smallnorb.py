@@ -6,9 +6,9 @@ Axes: b pairs of images, m rows, n columns; p parts; c, d the rows and columns o
 from os import PathLike
 from typing import Self
 
-import torch
 from torch import Tensor, nn
 
+from ..heads import stack_coordinates
 from ..layers import Routing
 from ..routing import Capsules
 from .hub import Hub, load_official, read_weights
@@ -80,11 +80,3 @@ class SmallNORB(Hub):
         network = cls()
         load_official(network, read_weights(path, cls), path)
         return network
-
-
-def stack_coordinates(images: Tensor) -> Tensor:
-    """Append two channels with the row and the column of each pixel, from -1 to 1: `[b, 4, m, n]`."""
-    b, _, m, n = images.shape
-    rows = torch.linspace(-1, 1, m, dtype=images.dtype, device=images.device)[:, None].expand(b, 1, m, n)
-    columns = torch.linspace(-1, 1, n, dtype=images.dtype, device=images.device).expand(b, 1, m, n)
-    return torch.cat([images, rows, columns], dim=1)
