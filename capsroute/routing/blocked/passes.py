@@ -150,13 +150,15 @@ class Block:
     Large results go to `buffers`: allocating memory anew for each block costs more than filling it.
     """
 
-    def __init__(self, x: Tensor, f: Tensor, params: Params, n_out: int, buffers: Buffers):
+    def __init__(self, x: Tensor, f: Tensor, params: Params, n_out: int, buffers: Buffers, backward: bool):
         self.x, self.f, self.params, self.n_out, self.buffers = x, f, params, n_out, buffers
         (b, i, c, _), (_, j, _, h) = x.shape, params.B.shape
         self.size, self.pairs = (b, j, c * h, i), (b, j, i)
         self.V = buffers["saved V"] if "saved V" in buffers else self.form_votes()
         self.square = self.distance = self.buffer("square", self.size)  # squared distances to a mean
         self.dV = None
+        if backward:  # distances have a buffer of their own, and those to the mean of the iteration before another
+            self.distance, self.spare = self.buffer("distance", self.size), self.buffer("spare", self.size)
 
     def buffer(self, name: str, shape: tuple[int, ...]) -> Tensor:
         size = math.prod(shape)
@@ -209,9 +211,8 @@ class Block:
         if terms is None:
             return f / self.n_out, None
         D_use, bias = self.buffer("D_use", self.pairs), terms.bias.to(self.V)
-        correction = (
-            (terms.bias - bias).clamp(-1, 1).exp().to(bias)
-        )  # of the rounding to float32, which all inputs have in common
+        # of the rounding to float32, which all inputs have in common
+        correction = (terms.bias - bias).clamp(-1, 1).exp().to(bias)
         sum_over_v(-terms.p, self.square, D_use).add_(bias)
         highest = norm.highest if norm else D_use.amax(1, keepdim=True)
         floor = 0.7 * math.log(torch.finfo(D_use.dtype).tiny)  # subnormal numbers are slow
@@ -229,10 +230,6 @@ class Block:
         E = torch.sub(self.V, (D_V / (D + eps)).unsqueeze(-1), out=self.square)
         D_E, j = sum_over_i(D_use, E), self.V.shape[1]
         return Sums(a.to(E).expand(-1, j, 1), D.expand(-1, j, 1), D_V, D_E, sum_over_i(D_use, E.square_()))
-
-    def start_backward(self) -> None:
-        """Give distances a buffer of their own, and a spare one for those to the mean of the iteration before."""
-        self.distance, self.spare = self.buffer("distance", self.size), self.buffer("spare", self.size)
 
     def shares_backward(self, dsums: Sequence[Tensor], terms: Terms | None, norm: Normaliser | None) -> Tensor:
         """Compute R and the gradient of D_use, and return `sum_j R dD_use [b, 1, i]`."""
@@ -283,9 +280,8 @@ class Loop:
         x, f, n_out = self.x[:, part], self.f[..., part], self.params.B.shape[1]
         for out in self.outputs:
             if self.block is None or not self.single:
-                self.block = Block(x, f, self.params.narrow(part, self.x.shape[1], out), n_out, self.buffers)
-                if backward:
-                    self.block.start_backward()
+                params = self.params.narrow(part, self.x.shape[1], out)
+                self.block = Block(x, f, params, n_out, self.buffers, backward)
                 if mu is not None:
                     self.block.measure(mu[:, out])
             yield out, self.block
