@@ -168,16 +168,12 @@ class Routing(nn.Module):
         """Return the tensors that `forward` calls `route` with: the inputs, checked and masked, and the parameters."""
         check_axes("a_inp", a_inp, "[..., n_inp]")
         check_axes("mu_inp", mu_inp, "[..., n_inp, d_cov, d_inp]")
-        n_inp, d_cov, d_inp = mu_inp.shape[-3:]
+        shape, n_inp = list(mu_inp.shape), mu_inp.shape[-3]
         expected = [n_inp if self.n_inp is None else self.n_inp, self.d_cov, self.d_inp]
-        if [n_inp, d_cov, d_inp] != expected:
-            raise ValueError(
-                f"mu_inp: expected [..., n_inp, d_cov, d_inp] ending in {expected}, got shape {list(mu_inp.shape)}"
-            )
+        if shape[-3:] != expected:
+            raise ValueError(f"mu_inp: expected [..., n_inp, d_cov, d_inp] ending in {expected}, got shape {shape}")
         if n_inp % self.n_kinds:
-            raise ValueError(
-                f"mu_inp: expected as many inputs of each of {self.n_kinds} kinds, got shape {list(mu_inp.shape)}"
-            )
+            raise ValueError(f"mu_inp: expected as many inputs of each of {self.n_kinds} kinds, got shape {shape}")
         if mask is not None:
             if a_inp.shape != mu_inp.shape[:-2]:
                 raise ValueError(

@@ -96,12 +96,8 @@ class Hub(nn.Module):
         import_extra("safetensors.torch")
         folder = Path(source)
         if not folder.is_dir():
-            files = [CONFIG, WEIGHTS]
-            folder = Path(
-                import_extra("huggingface_hub").snapshot_download(
-                    fspath(source), revision=revision, allow_patterns=files
-                )
-            )
+            options = {"revision": revision, "allow_patterns": [CONFIG, WEIGHTS]}
+            folder = Path(import_extra("huggingface_hub").snapshot_download(fspath(source), **options))
         config = read_settings(folder / CONFIG)
         if (kind := config.pop("network", cls.__name__)) != cls.__name__:
             raise ValueError(f"{folder / CONFIG}: expected the settings of a {cls.__name__}, got those of a {kind}")
@@ -112,9 +108,8 @@ class Hub(nn.Module):
                 expected = cls(**{**config, **overrides}).state_dict()
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"{folder / CONFIG}: expected settings that make a {cls.__name__} ({error})") from error
-        check_weights(
-            expected, weights, f"{folder / WEIGHTS}: expected the weights of a {cls.__name__} as {CONFIG} says"
-        )
+        wanted = f"{folder / WEIGHTS}: expected the weights of a {cls.__name__} as {CONFIG} says"
+        check_weights(expected, weights, wanted)
         network = cls(**{**config, **overrides})
         network.load_state_dict(weights)
         return network

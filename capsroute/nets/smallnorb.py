@@ -41,12 +41,9 @@ class SmallNORB(Hub):
         self.convolve = nn.Sequential(*layers)
         self.compute_a = nn.Sequential(nn.BatchNorm2d(n_channels), nn.Conv2d(n_channels, n_parts, 1))
         self.compute_mu = nn.Sequential(nn.BatchNorm2d(n_channels), nn.Conv2d(n_channels, n_parts * 16, 1))
-        self.routings = nn.ModuleList(
-            [
-                Routing(d_cov=4, d_inp=4, d_out=4, n_out=n_parts, n_kinds=n_parts if kinds else 1, impl=impl),
-                Routing(d_cov=4, d_inp=4, d_out=4, n_inp=n_parts, n_out=n_classes, impl=impl),
-            ]
-        )
+        first = Routing(d_cov=4, d_inp=4, d_out=4, n_out=n_parts, n_kinds=n_parts if kinds else 1, impl=impl)
+        second = Routing(d_cov=4, d_inp=4, d_out=4, n_inp=n_parts, n_out=n_classes, impl=impl)
+        self.routings = nn.ModuleList([first, second])
         for module in self.modules():
             if isinstance(module, nn.Conv2d) and module.bias is not None:
                 nn.init.kaiming_normal_(module.weight)

@@ -56,12 +56,9 @@ class SST(Hub):
         self.encoder = encoder
         self.depth_emb = nn.Parameter(torch.zeros(depth, d_emb))
         self.detect_parts = nn.Sequential(nn.Linear(d_emb, D_PART), nn.SiLU(), nn.LayerNorm(D_PART))
-        self.routings = nn.ModuleList(
-            [
-                Routing(d_cov=1, d_inp=D_PART, d_out=2, n_out=n_parts, impl=impl),
-                Routing(d_cov=1, d_inp=2, d_out=2, n_inp=n_parts, n_out=n_classes, impl=impl),
-            ]
-        )
+        first = Routing(d_cov=1, d_inp=D_PART, d_out=2, n_out=n_parts, impl=impl)
+        second = Routing(d_cov=1, d_inp=2, d_out=2, n_inp=n_parts, n_out=n_classes, impl=impl)
+        self.routings = nn.ModuleList([first, second])
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.kaiming_normal_(module.weight)
