@@ -135,8 +135,9 @@ class Routing(nn.Module):
             raise ValueError(f"n_inp: expected a layer that leaves it open, this one fixes it at {self.n_inp}")
         if self.n_out is None and n_out is None:
             raise ValueError("n_out: expected a number for all samples, which differ in their number of inputs")
-        check_axes("mu_inp", mu_inp, "[total, d_cov, d_inp]")
-        check_axes("a_inp", a_inp, "[total]")
+        for name, t, axes in (("mu_inp", mu_inp, "[total, d_cov, d_inp]"), ("a_inp", a_inp, "[total]")):
+            check_tensor(name, t)
+            check_axes(name, t, axes)
         if len(a_inp) != len(mu_inp):
             raise ValueError(f"a_inp: expected [total], got shape {list(a_inp.shape)}")
         tensors = self.route_arguments(a_inp, mu_inp, n_out=n_out)
@@ -166,8 +167,9 @@ class Routing(nn.Module):
         self, a_inp: Tensor, mu_inp: Tensor, *, mask: Tensor | None = None, n_out: int | None = None
     ) -> dict[str, Tensor]:
         """Return the tensors that `forward` calls `route` with: the inputs, checked and masked, and the parameters."""
-        check_axes("a_inp", a_inp, "[..., n_inp]")
-        check_axes("mu_inp", mu_inp, "[..., n_inp, d_cov, d_inp]")
+        for name, t, axes in (("a_inp", a_inp, "[..., n_inp]"), ("mu_inp", mu_inp, "[..., n_inp, d_cov, d_inp]")):
+            check_tensor(name, t)
+            check_axes(name, t, axes)
         shape, n_inp = list(mu_inp.shape), mu_inp.shape[-3]
         expected = [n_inp if self.n_inp is None else self.n_inp, self.d_cov, self.d_inp]
         if shape[-3:] != expected:

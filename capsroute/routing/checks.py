@@ -27,9 +27,8 @@ def check_float(name: str, t: Any) -> None:
         raise TypeError(f"{name}: expected a floating-point tensor of 16, 32 or 64 bits, got {t.dtype}")
 
 
-def check_axes(name: str, t: Any, axes: str) -> None:
-    """Refuse what is no dense tensor with some axes, such as `[k, j]`, or `[..., i]` with any others in front."""
-    check_tensor(name, t)
+def check_axes(name: str, t: Tensor, axes: str) -> None:
+    """Refuse a tensor of other axes than such as `[k, j]`, or `[..., i]` with any others in front."""
     n_axes, any_batch = axes.count(",") + 1, axes.startswith("[...")
     if t.ndim != n_axes and not (any_batch and t.ndim >= n_axes - 1):
         raise ValueError(f"{name}: expected {axes}, got shape {list(t.shape)}")

@@ -112,8 +112,8 @@ class StoredKernels:
         """Form votes, and list the launches that fill `outs` and `saved`."""
         inputs, kept, sums = self.prepare(inputs, saved)
         if not self.by_output:  # as matrices [k, d, j h]
-            W = inputs[3].expand(-1, self.sizes.j, -1, -1).transpose(1, 2)
-            kept.weights[: W.numel()].view(W.shape).copy_(W)
+            (k, _, d, h), j = inputs[3].shape, self.sizes.j
+            kept.weights[: k * d * j * h].view(k, d, j, h).copy_(inputs[3].transpose(1, 2))
         for piece in self.pieces:
             args = self.arguments(inputs, self.form_votes(inputs, kept, piece))
             yield self.launch(stored_fwd_kernel, 4, piece, args, sums, Outputs(*outs))
