@@ -29,13 +29,13 @@ RUNTIME_SCALARS = (
 
 
 class FwdWorkspace(NamedTuple):
-    """Partial sums of slots."""
+    """Partial sums of slots, of which the first iteration has its own."""
 
-    first: Any  # of features in the first iteration, float64, [slots, k]
-    f: Any  # of f(a_inp), float64, [slots]
-    range: Any  # least and largest entries of inputs with weight, [slots, 2, x]
-    partial: Any  # of features, float64 or, where they come from halves, float32, [slots, j, k]
-    D_partial: Any  # float64, [slots, j]
+    first: Any = "float64 first_slots k"  # of features in the first iteration
+    f: Any = "float64 first_slots"  # of f(a_inp)
+    range: Any = "float32 first_slots 2 x"  # least and largest entries of inputs with weight
+    partial: Any = "float64 slots j k"  # of features, float32 where they come from halves
+    D_partial: Any = "float64 slots j"
 
 
 @triton.jit(do_not_specialize=RUNTIME_SCALARS)

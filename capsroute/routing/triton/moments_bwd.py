@@ -18,12 +18,12 @@ from .numerics import MAX_CAPSULE, dot_halves, mul_without_fma, sample_range, sp
 class BwdWorkspace(NamedTuple):
     """What kernels of the backward pass hand on."""
 
-    partial: Any  # sums of a slot, of gradients of theta, as in `FwdWorkspace`, [slots, j, k]
-    dS: Any  # gradients of S as halves, [b, j, 2, k]
-    dS_scale: Any  # their scales, [b, j]
-    dS64: Any  # the same in float64, [b, j, k]
-    df_total: Any  # gradients of the sum of f(a_inp), float64, [b, j]
-    dparams: Any  # a sample's gradients of W, B and both betas, float64, [b, j, d h + c h + 2]
+    partial: Any = "float64 slots j k"  # sums of a slot, of gradients of theta, as in `FwdWorkspace`
+    dS: Any = "float16 b j 2 k"  # gradients of S as high and low halves
+    dS_scale: Any = "float32 b j"  # their scales
+    dS64: Any = "float64 b j k"  # the same in float64
+    df_total: Any = "float64 b j"  # gradients of the sum of f(a_inp)
+    dparams: Any = "float64 b j width"  # a sample's gradients of W, B and both betas, d h + c h + 2 for each output
 
 
 @triton.jit

@@ -5,7 +5,6 @@ slots, each summed by one program.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from .moments_bwd import BwdWorkspace, feature_sums_bwd_kernel, first_sums_bwd_k
 from .moments_float64 import HAS_FLOAT64_DOT
 from .moments_tile import Args, Saved, Tile
 from .sizes import ALWAYS, NEVER, Call, Float64Rule, Grads, Outputs, ceil_div, ceil_pow2
-from .workspace import Buffer, Layout, allocate_grads
+from .workspace import Layout, allocate_grads, buffers
 
 MIN_FEATURES = 16
 """Rows and columns that a matrix product of a tensor core takes at least."""
@@ -69,14 +68,10 @@ class MomentKernels:
         self.first, self.others = (split_inputs(n.b, n.i, tile, cores) for tile in (FIRST_INPUTS, OTHER_INPUTS))
         first, slots = n.b * self.first.n_slots, n.b * self.others.n_slots
         self.width = n.d * n.h + n.c * n.h + 2  # gradients of one output's parameters
-        half, single, double = (partial(Buffer, dtype) for dtype in (torch.float16, torch.float32, torch.float64))
-        S, D, theta, logs = double(t, n.b, n.j, k), double(t, n.b, n.j), half(t, n.b, n.j, 2, k), single(t, n.b, 4, n.j)
-        flags = Buffer(torch.int32, 2, n.b)
-        self.saved = Layout(Saved(single(n.b, k), single(n.b), double(n.b), S, D, theta, logs, flags, S))
-        sums, ranges = double(slots, n.j, k), single(first, 2, k // 4)
-        self.fwd_workspace = Layout(FwdWorkspace(double(first, k), double(first), ranges, sums, double(slots, n.j)))
-        dS, dS64, dparams = half(n.b, n.j, 2, k), double(n.b, n.j, k), double(n.b, n.j, self.width)
-        self.bwd_workspace = Layout(BwdWorkspace(sums, dS, single(n.b, n.j), dS64, double(n.b, n.j), dparams))
+        axes = {**n._asdict(), "t": t, "k": k, "x": k // 4, "first_slots": first, "slots": slots, "width": self.width}
+        self.saved = Layout(Saved(*buffers(Saved, axes)))
+        self.fwd_workspace = Layout(FwdWorkspace(*buffers(FwdWorkspace, axes)))
+        self.bwd_workspace = Layout(BwdWorkspace(*buffers(BwdWorkspace, axes)))
         # a stride of 0 where outputs share a parameter
         self.strides = [size if p[1] > 1 else 0 for p, size in ((W, n.d * n.h), (use, 1), (ign, 1))]
         few = n.b * ceil_div(n.j, BLOCK_J) < resident_programs(cores, MODEL_PROGRAMS)

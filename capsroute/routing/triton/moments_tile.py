@@ -63,15 +63,17 @@ class Args(NamedTuple):
 class Saved(NamedTuple):
     """What the forward pass keeps for the backward pass."""
 
-    feature_mean: Any  # of the centred features, but in the last block of the capsules before, [b, k]
-    scale: Any  # power of two by which centred capsules are multiplied, [b]
-    f_total: Any  # float64, [b]
-    S: Any  # float64, [t, b, j, k]
-    D: Any  # float64, [t, b, j]
-    theta: Any  # halves, [t, b, j, 2, k]
-    log: Any  # scales of theta, terms that all inputs share with their rounding errors, separations, [t, b, 4, j]
-    in_float64: Any  # whether a sample is routed in float64, and whether only from the second iteration on, [2, b]
-    theta64: Any  # [t, b, j, k]
+    feature_mean: Any = "float32 b k"  # of the centred features, but in the last block of the capsules before
+    scale: Any = "float32 b"  # power of two by which centred capsules are multiplied
+    f_total: Any = "float64 b"
+    S: Any = "float64 t b j k"
+    D: Any = "float64 t b j"
+    theta: Any = "float16 t b j 2 k"  # high and low halves
+    log: Any = "float32 t b 4 j"  # scales of theta, terms that all inputs share with their rounding errors, separations
+    in_float64: Any = (
+        "int32 2 b"  # whether a sample is routed in float64, and whether only from the second iteration on
+    )
+    theta64: Any = "float64 t b j k"
 
 
 class Slot(NamedTuple):

@@ -51,13 +51,6 @@ def split_halves(b):
 
 
 @triton.jit
-def split_float64(b_x):
-    """Split float64 numbers into a float32 number and its rounding error."""
-    b_hi = b_x.to(tl.float32)
-    return b_hi, (b_x - b_hi.to(tl.float64)).to(tl.float32)
-
-
-@triton.jit
 def dot_halves(b_hi, b_lo, c_hi, c_lo, b_acc):
     """Add a matrix product of split numbers to an accumulator, small terms first; lo x lo, 2^-22 of it, is dropped."""
     b_acc = tl.dot(b_lo, c_hi, b_acc)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from . import products_tile as tile
 from .grid import wait_for_all
-from .numerics import LOG_PI, log_sigmoid, max_nan, mul_without_fma, sample_range, split_float64, sum_slots
+from .numerics import LOG_PI, log_sigmoid, max_nan, mul_without_fma, sample_range, sum_slots
 from .products_tile import Counts
 
 CENTRE_INPUTS = tl.constexpr(32)
@@ -169,7 +169,7 @@ def compute_models(args, size, sums, models, outs, t, pid_b, pid_m, T: tl.conste
         b_p = (0.5 / b_sig2).to(tl.float32)
         tl.store(models.p + o_mu, b_p, mask=m_h)
         b_log -= 0.5 * tl.sum(tl.where(m_h, LOG_PI - tl.log(b_p.to(tl.float64)), 0.0), 1)
-    b_log, b_log_lo = split_float64(b_log)
+    b_log, b_log_lo = tile.split_float64(b_log)
     tl.store(models.log + here, b_log, mask=m_j)
     tl.store(models.log_lo + here, b_log_lo, mask=m_j)
 

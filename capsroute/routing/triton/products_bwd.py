@@ -12,7 +12,7 @@ import triton.language as tl
 
 from . import products_tile as tile
 from .grid import wait_for_all
-from .numerics import MAX_CAPSULE, dot_halves, mul_without_fma, sample_range, split_float64, split_halves, sum_slots
+from .numerics import MAX_CAPSULE, dot_halves, mul_without_fma, sample_range, split_halves, sum_slots
 from .products_tile import Counts
 
 
@@ -46,7 +46,7 @@ def models_bwd(args, size, models, work, douts, t, pid_b, pid_m, T: tl.constexpr
     b_betas = tl.load(args.use + o_j * T.USE_J, mask=m_j, other=0.0).to(tl.float64)
     b_betas += tl.load(args.ign + o_j * T.IGN_J, mask=m_j, other=0.0)
     b_D_EE = tl.load(models.D_EE + o_mu, mask=m_h, other=0.0)
-    b_dD, b_dD_lo = split_float64(b_da * b_betas - tl.sum(mul_without_fma(b_dEE, b_D_EE), 1) / b_D_eps)
+    b_dD, b_dD_lo = tile.split_float64(b_da * b_betas - tl.sum(mul_without_fma(b_dEE, b_D_EE), 1) / b_D_eps)
     tl.store(work.da + here, b_da.to(tl.float32), mask=m_j)
     tl.store(work.dD + here, b_dD, mask=m_j)
     tl.store(work.dD_lo + here, b_dD_lo, mask=m_j)

@@ -4,7 +4,6 @@ Axes as in `products_tile.py`.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from .products import products_fwd_kernel
 from .products_bwd import products_bwd_kernel
 from .products_tile import Args, BwdWorkspace, Counts, Models, Sums, Tile
 from .sizes import Call, Grads, Outputs, Sizes, ceil_div, ceil_pow2
-from .workspace import Buffer, Layout, allocate_grads
+from .workspace import Layout, allocate_grads, buffers
 
 THREADS_PER_CORE = 256
 """Threads that a multiprocessor runs at a time, however many registers each takes."""
@@ -82,25 +81,11 @@ def divide_work(s: Sizes, n: int, t: int, T: Tile, programs: int) -> Counts:
 
 def lay_out(T: Tile, c: Counts) -> tuple[Layout, Layout, Layout]:
     """Lay out what the forward pass saves, `Models`, and the workspaces of both passes."""
-    half, single, double = (partial(Buffer, dtype) for dtype in (torch.float16, torch.float32, torch.float64))
-    per_output, per_component = (c.b, c.j), (c.b, c.j, T.H)
     n, t = (c.n, c.n_iters) if T.SPLIT_J else (0, 0)  # of normalisers, which one tile of outputs need not keep
-    halves = single(c.n), half(c.n, 2, T.BLOCK_D), single(c.n), half(T.H, c.j, 2, T.BLOCK_D), single(T.H, c.j)
-
-    one, all_, inputs = single(c.n_iters, *per_output), single(c.n_iters, *per_component), single(t, n)
-    one_sum, all_sum = double(c.n_iters, *per_output), double(c.n_iters, *per_component)
-    logits = single if T.GAUSSIAN else double
-    models = Models(one, all_, all_, one, one, logits(t, n), inputs, one_sum, one_sum, all_sum, all_sum)
-
-    one_slot, all_slot, per_slice = double(c.slots, *per_output), double(c.slots, *per_component), double(c.slices, n)
-    sums = Sums(double(c.slots, c.b), one_slot, all_slot, all_slot, logits(c.slices, n), per_slice)
-    workspace = BwdWorkspace(
-        *(one, one, one, all_, all_, inputs, one_sum, one_sum, all_sum, one_slot, all_slot, all_slot, per_slice),
-        single(c.groups * c.grad_slots, T.H, c.j, T.D),
-        single(c.grad_slices, n),
-        single(c.grad_slices, n, T.D),
-    )
-    return Layout(models), Layout(*halves, sums), Layout(*halves, workspace)
+    axes = {**c._asdict(), **T._asdict(), "t": c.n_iters, "split_t": t, "split_n": n, "d": T.D, "h": T.H}
+    axes["logit"] = torch.float32 if T.GAUSSIAN else torch.float64
+    halves, sums, work = (buffers(fields, axes) for fields in (Args, Sums, BwdWorkspace))
+    return Layout(Models(*buffers(Models, axes))), Layout(*halves, Sums(*sums)), Layout(*halves, BwdWorkspace(*work))
 
 
 class ProductKernels:

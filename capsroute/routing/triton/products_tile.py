@@ -63,11 +63,11 @@ class Args(NamedTuple):
     B: Any  # [j, h]
     use: Any  # [j|1]
     ign: Any  # [j|1]
-    f: Any  # [n]
-    x_halves: Any  # [n, 2, BLOCK_D]
-    x_scale: Any  # [n]
-    W_halves: Any  # [h, j, 2, BLOCK_D]
-    W_scale: Any  # [h, j]
+    f: Any = "float32 n"
+    x_halves: Any = "float16 n 2 BLOCK_D"
+    x_scale: Any = "float32 n"
+    W_halves: Any = "float16 h j 2 BLOCK_D"
+    W_scale: Any = "float32 h j"
 
 
 Rows = namedtuple("Rows", "o_n m_i f scale x")
@@ -81,49 +81,49 @@ Columns = namedtuple("Columns", "start o_j m_j scale W")
 class Models(NamedTuple):
     """Models of every iteration, for the backward pass; distances are from their own means."""
 
-    a: Any  # [t, b, j]
-    mu: Any  # [t, b, j, h]
-    p: Any  # precisions of the agreement, [t, b, j, h]
-    log: Any  # log f(a) plus log-scales of the agreement, [t, b, j]
-    log_lo: Any  # its rounding error in float32
-    max_logit: Any  # if SPLIT_J, [t, n]; float64 with k-means
-    sum_exp: Any  # if SPLIT_J, sum of exp(logit - max_logit), [t, n]
-    D_use: Any  # [t, b, j], float64 as all below
-    D_ign: Any  # [t, b, j]
-    D_E: Any  # [t, b, j, h]
-    D_EE: Any  # [t, b, j, h]
+    a: Any = "float32 t b j"
+    mu: Any = "float32 t b j h"
+    p: Any = "float32 t b j h"  # precisions of the agreement
+    log: Any = "float32 t b j"  # log f(a) plus log-scales of the agreement
+    log_lo: Any = "float32 t b j"  # its rounding error in float32
+    max_logit: Any = "logit split_t split_n"  # if SPLIT_J; float64 with k-means
+    sum_exp: Any = "float32 split_t split_n"  # if SPLIT_J, sum of exp(logit - max_logit)
+    D_use: Any = "float64 t b j"
+    D_ign: Any = "float64 t b j"
+    D_E: Any = "float64 t b j h"
+    D_EE: Any = "float64 t b j h"
 
 
 class Sums(NamedTuple):
-    """Partial sums of a slot in float64; distances are from the means of the iteration before."""
+    """Partial sums of a slot; distances are from the means of the iteration before."""
 
-    f: Any  # [slots, b]
-    D_use: Any  # [slots, b, j]
-    D_E: Any  # [slots, b, j, h]
-    D_EE: Any  # [slots, b, j, h]
-    max_logit: Any  # if SPLIT_J, of a slice, [slices, n]; float32 with Gaussian agreement
-    sum_exp: Any  # if SPLIT_J, of a slice, [slices, n]
+    f: Any = "float64 slots b"
+    D_use: Any = "float64 slots b j"
+    D_E: Any = "float64 slots b j h"
+    D_EE: Any = "float64 slots b j h"
+    max_logit: Any = "logit slices split_n"  # if SPLIT_J, of a slice; float32 with Gaussian agreement
+    sum_exp: Any = "float64 slices split_n"  # if SPLIT_J, of a slice
 
 
 class BwdWorkspace(NamedTuple):
     """What phases of the backward pass hand on."""
 
-    da: Any  # gradients of every iteration's models and sums, distances from its own means, [t, b, j]
-    dD: Any  # of D_use, scores included, [t, b, j]
-    dD_lo: Any  # its rounding error in float32
-    dD_E: Any  # [t, b, j, h]
-    dD_EE: Any  # [t, b, j, h]
-    R_dD: Any  # if SPLIT_J, sum_j R dD_use, [t, n]
-    duse: Any  # of beta_use, [t, b, j], float64 as all that follow to `slice_R_dD`
-    dign: Any  # of beta_ign, [t, b, j]
-    dB: Any  # [t, b, j, h]
-    dlog: Any  # sums of a slot: of gradients of logits, [slots, b, j]
-    dlog_E: Any  # of these times distances, [slots, b, j, h]
-    dlog_EE: Any  # of these times squares of distances, [slots, b, j, h]
-    slice_R_dD: Any  # if SPLIT_J, R_dD of a slice, [slices, n]
-    dW: Any  # partial gradients, [groups * grad_slots, h, j, d]
-    df: Any  # if SPLIT_J, [grad_slices, n]
-    dx: Any  # if SPLIT_J, [grad_slices, n, d]
+    da: Any = "float32 t b j"  # gradients of every iteration's models and sums, distances from its own means
+    dD: Any = "float32 t b j"  # of D_use, scores included
+    dD_lo: Any = "float32 t b j"  # its rounding error in float32
+    dD_E: Any = "float32 t b j h"
+    dD_EE: Any = "float32 t b j h"
+    R_dD: Any = "float32 split_t split_n"  # if SPLIT_J, sum_j R dD_use
+    duse: Any = "float64 t b j"  # of beta_use
+    dign: Any = "float64 t b j"  # of beta_ign
+    dB: Any = "float64 t b j h"
+    dlog: Any = "float64 slots b j"  # sums of a slot: of gradients of logits
+    dlog_E: Any = "float64 slots b j h"  # of these times distances
+    dlog_EE: Any = "float64 slots b j h"  # of these times squares of distances
+    slice_R_dD: Any = "float64 slices split_n"  # if SPLIT_J, R_dD of a slice
+    dW: Any = "float32 groups grad_slots h j d"  # partial gradients
+    df: Any = "float32 grad_slices split_n"  # if SPLIT_J
+    dx: Any = "float32 grad_slices split_n d"  # if SPLIT_J
 
 
 @triton.jit
@@ -318,3 +318,10 @@ def add_distances(b_weight, b_E, b_sum, b_sum_squares):
     """Add a tile's weighted distances `[I, H, J]`, and their squares, to sums."""
     b_wxE = b_weight[:, None, :] * b_E
     return b_sum + b_wxE, b_sum_squares + b_wxE * b_E
+
+
+@triton.jit
+def split_float64(b_x):
+    """Split float64 numbers into a float32 number and its rounding error."""
+    b_hi = b_x.to(tl.float32)
+    return b_hi, (b_x - b_hi.to(tl.float64)).to(tl.float32)

@@ -14,17 +14,7 @@ import triton
 import triton.language as tl
 
 from .grid import wait_for_all
-from .numerics import (
-    LOG_PI,
-    MAX_DISTANCE,
-    log_sigmoid,
-    max_nan,
-    min_nan,
-    mul_without_fma,
-    sample_range,
-    split_float64,
-    sum_slots,
-)
+from .numerics import LOG_PI, MAX_DISTANCE, log_sigmoid, max_nan, min_nan, mul_without_fma, sample_range, sum_slots
 from .sizes import Model
 
 SLOTS = tl.constexpr(8)
@@ -48,8 +38,8 @@ class Args(NamedTuple):
 class Sums(NamedTuple):
     """Sums over the inputs of each slot, of a piece of the batch."""
 
-    vectors: Any  # of D_use times distances from a base and times their squares, [slots, 2, b, j, v]
-    scalars: Any  # of D_use, D_ign and terms of the score, [slots, 3, b, j]
+    vectors: Any = "float64 slots 2 piece j v"  # of D_use times distances from a base and times their squares
+    scalars: Any = "float64 slots 3 piece j"  # of D_use, D_ign and terms of the score
 
 
 Counts = namedtuple("Counts", "b first_b n_local i n_places n_rows n_iters slots j")
@@ -157,8 +147,8 @@ def store_vector(p_x, row, o_j, m_j, j, b_x, T: tl.constexpr):
 @triton.jit
 def store_sums(sums, size, slot, local, o_j, b_one, b_two, b_scalar, T: tl.constexpr):
     """Store a slot's sums over inputs of vectors `[i, j, v]` and of a scalar `[i, j]`; return where scalars lie."""
-    m_j, row = o_j < size.j, tl.cast(slot, tl.int64) * 2 * size.n_local + local
     b_one, b_two = tl.sum(b_one.to(tl.float64), 0), tl.sum(b_two.to(tl.float64), 0)
+    m_j, row = o_j < size.j, tl.cast(slot, tl.int64) * 2 * size.n_local + local
     store_vector(sums.vectors, row, o_j, m_j, size.j, b_one, T)
     store_vector(sums.vectors, row + size.n_local, o_j, m_j, size.j, b_two, T)
     p_own = sums.scalars + (tl.cast(slot, tl.int64) * 3 * size.n_local + local) * size.j + o_j
@@ -326,14 +316,14 @@ def compute_models(args, sums, outs, size, eps, unit, step, T: tl.constexpr):
         m_v = (tl.arange(0, T.BLOCK_V) < T.C * T.H)[None, :]
         # the same rounding in distances and in logarithms nearly cancels
         b_log += 0.5 * tl.sum(tl.where(m_v, tl.log(b_p.to(tl.float64)) - LOG_PI, 0.0), 1)
-    b_log, b_log_lo = split_float64(b_log)
+    b_log_hi = b_log.to(tl.float32)
     here, stride = t * 4 * size.b + b, tl.cast(size.b, tl.int64) * size.j
     p_row = args.scalars + (t * 5 * size.b + b) * size.j + o_j
     tl.store(p_row, b_score.to(tl.float32), mask=m_j)
     tl.store(p_row + stride, b_D.to(tl.float32), mask=m_j)
     tl.store(p_row + 2 * stride, b_D_ign.to(tl.float32), mask=m_j)
-    tl.store(p_row + 3 * stride, b_log, mask=m_j)
-    tl.store(p_row + 4 * stride, b_log_lo, mask=m_j)
+    tl.store(p_row + 3 * stride, b_log_hi, mask=m_j)
+    tl.store(p_row + 4 * stride, (b_log - b_log_hi).to(tl.float32), mask=m_j)
     store_vector(args.vectors, here, o_j, m_j, size.j, b_mu, T)
     store_vector(args.vectors, here + size.b, o_j, m_j, size.j, b_p, T)
     store_vector(args.vectors, here + 2 * size.b, o_j, m_j, size.j, (b_DE - b_shift * b_D[:, None]).to(tl.float32), T)

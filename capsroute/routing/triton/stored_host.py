@@ -14,7 +14,7 @@ from .grid import Launch, resident_programs
 from .sizes import Call, Outputs, ceil_div, ceil_pow2
 from .stored import Args, Counts, Sums, Tile, stored_fwd_kernel
 from .stored_bwd import Grads, stored_bwd_kernel, votes_bwd_kernel
-from .workspace import Buffer, Layout
+from .workspace import Layout, buffers
 
 MAX_CAPSULE = torch.finfo(torch.float32).max ** (1 / 4)
 PIECE_VOTES = 2**28
@@ -40,14 +40,14 @@ class Piece(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What the forward pass keeps; where it routes in pieces, no votes, assignments and capsules."""
+    """What the forward pass keeps; `n` is 0 where it routes in pieces."""
 
-    vectors: Any  # as in `Args`
-    scalars: Any
-    weights: Any  # as matrices [k, d, j h]
-    V: Any
-    R: Any
-    x: Any  # clamped, kinds first
+    vectors: Any = "float32 t 4 b j v"  # as in `Args`
+    scalars: Any = "float32 t 5 b j"
+    weights: Any = "float32 kinds d j h"  # as matrices
+    V: Any = "float32 n j v"
+    R: Any = "float32 later n j"
+    x: Any = "float32 n c d"  # clamped, kinds first
 
 
 class Blocks(NamedTuple):
@@ -80,7 +80,7 @@ class StoredKernels:
 
     def __init__(self, call: Call, piece_votes: int = PIECE_VOTES):
         loop, s, n, shapes, cores = call
-        self.loop, self.sizes, t = loop, s, loop.n_iters
+        self.loop, self.sizes = loop, s
         self.n_kinds = max(1, *[shape[0] for shape in shapes])
         self.n_places = s.i // self.n_kinds
         size = s.b if s.packed else max(1, min(s.b, piece_votes // max(1, s.i * s.j * s.c * s.h)))
@@ -91,12 +91,7 @@ class StoredKernels:
         self.own_betas = max(shapes[2][0], shapes[3][0]) > 1
         # weights that are more than the votes stay as they lie
         self.by_output = not s.packed and own_W and s.d > size * self.n_places * s.c
-        kept, v, single, double = n if self.keeps_votes else 0, s.c * s.h, torch.float32, torch.float64
-        vectors, scalars = Buffer(single, t, 4, s.b, s.j, v), Buffer(single, t, 5, s.b, s.j)
-        weights = Buffer(single, 0 if self.by_output else shapes[0][0], s.d, s.j * s.h)
-        votes = Buffer(single, kept, s.j, v), Buffer(single, t - 1, kept, s.j), Buffer(single, kept, s.c, s.d)
-        self.saved = Layout(Saved(vectors, scalars, weights, *votes))
-        block_v = ceil_pow2(v)
+        block_v = ceil_pow2(s.c * s.h)
         *blocks, one_j, self.n_warps = choose_blocks(s.i, s.j, block_v)
         flags = one_j, self.by_output, not self.own_biases, self.own_betas, s.packed, loop.gaussian
         self.tile = Tile(s.c, s.h, *blocks, block_v, *flags)  # pyright: ignore[reportCallIssue]
@@ -105,8 +100,10 @@ class StoredKernels:
         wanted = ceil_div(ROUNDS * self.max_programs, max(1, size * sum_tiles))
         self.slots = min(wanted, MAX_SLOTS, ceil_div(s.i, SLOT_TILES * self.tile.SUM_I))
         self.units = max(self.slots * sum_tiles, 1 if one_j else self.input_tiles)
-        sums = Buffer(double, self.slots, 2, size, s.j, v), Buffer(double, self.slots, 3, size, s.j)
-        self.sums = Layout(Sums(*sums))
+        axes = {**s._asdict(), "t": loop.n_iters, "later": loop.n_iters - 1, "v": s.c * s.h, "slots": self.slots}
+        axes |= {"n": n if self.keeps_votes else 0, "kinds": 0 if self.by_output else shapes[0][0], "piece": size}
+        self.saved = Layout(Saved(*buffers(Saved, axes)))
+        self.sums = Layout(Sums(*buffers(Sums, axes)))
 
     def fwd(self, inputs: Sequence[Tensor], saved: Tensor, outs: Sequence[Tensor]) -> Iterator[Launch]:
         """Form votes, and list the launches that fill `outs` and `saved`."""

@@ -1,11 +1,12 @@
 """Workspaces: one allocation holds every buffer that a launch needs besides its arguments and results.
 
-`Layout(Buffer(torch.float64, 16), Sums(Buffer(torch.float32, n), Buffer(torch.float32, n)))` lays out a buffer and a
-named tuple of buffers; `split` makes a tensor and a `Sums` of tensors out of a workspace of that layout.
+A named tuple whose fields have a type and axes as defaults, such as `mu: Any = "float32 b j h"`, says what its buffers
+are. `Layout(*buffers(Args, sizes), Models(*buffers(Models, sizes)))` lays out single buffers and such a tuple; `split`
+makes tensors and a `Models` of tensors out of a workspace of that layout.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,16 @@ class Buffer:
     def __init__(self, dtype: torch.dtype, *shape: int):
         self.dtype = dtype
         self.nbytes = -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+
+
+def buffers(fields: Any, sizes: Mapping[str, Any]) -> list[Buffer]:
+    """Return the buffers of a named tuple's fields that have defaults; `sizes` are those of axes, or types by name."""
+    found = []
+    for spec in fields._field_defaults.values():
+        dtype, *axes = spec.split()
+        shape = [sizes[axis] if axis in sizes else int(axis) for axis in axes]
+        found.append(Buffer(sizes.get(dtype) or getattr(torch, dtype), *shape))
+    return found
 
 
 class Layout:
