@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What the forward pass keeps; `n` is 0 where it routes in pieces."""
+    """What the forward pass keeps; `n` is 0 where it routes in pieces, `later` are the iterations after the first."""
 
     vectors: Any = "float32 t 4 b j v"  # as in `Args`
     scalars: Any = "float32 t 5 b j"

@@ -28,12 +28,12 @@ class Buffer:
 
 def buffers(fields: Any, sizes: Mapping[str, Any]) -> list[Buffer]:
     """Return the buffers of a named tuple's fields that have defaults; `sizes` are those of axes, or types by name."""
-    found = []
-    for spec in fields._field_defaults.values():
+    specs, made = fields._field_defaults.values(), dict[str, Buffer]()
+    for spec in set(specs):  # many are alike
         dtype, *axes = spec.split()
         shape = [sizes[axis] if axis in sizes else int(axis) for axis in axes]
-        found.append(Buffer(sizes.get(dtype) or getattr(torch, dtype), *shape))
-    return found
+        made[spec] = Buffer(sizes.get(dtype) or getattr(torch, dtype), *shape)
+    return [made[spec] for spec in specs]
 
 
 class Layout:
