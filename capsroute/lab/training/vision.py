@@ -13,6 +13,7 @@ from ...nets import SmallNORB
 from ...nets.smallnorb import MIN_SIZE
 from ..analysis.accuracy import bootstrap_interval, wilson_interval
 from ..data import CATEGORIES, Pairs, folder, smallnorb, toys
+from ..data.viewpoints import describe_expected, match_views, parse_angles
 from ..variants import Variant, Variation
 from .config import Config
 from .task import Inputs, Result, Source, limit_rows, load_network
@@ -29,6 +30,8 @@ class VisionConfig(Variation, Config):
     toys_seed: int = 0  # for the toys' proportions and paint
     held_out: int = 1  # training instances kept for validation; 0 trains on all of them without validation
     fold: int = 0  # which ones: the last of them, or with 1 those before, and so on
+    azimuths: str = "all"  # of training and validation: all, third, or ranges in degrees such as 300-40
+    elevations: str = "all"  # the same, such as 30-40
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,6 +46,11 @@ class VisionConfig(Variation, Config):
         self.check(
             "tie_betas", self.ignore_costs or not self.tie_betas, "false, where nothing is paid for ignored data"
         )
+        for angle in ("azimuth", "elevation"):
+            try:
+                parse_angles(angle, getattr(self, f"{angle}s"))
+            except ValueError:
+                self.check(f"{angle}s", False, describe_expected(angle))
 
 
 class Vision:
@@ -64,11 +72,16 @@ class Vision:
         return load_network(type(self.network()), folder, self.names)
 
     def pairs(self, split: str, device: torch.device | None = None) -> Pairs:
-        """Return the pairs of `train`, `validation` or `test`; all views of an instance are in the same split."""
+        """Return the pairs of `train`, `validation` or `test`; all views of an instance are in the same split.
+
+        The test split has all viewpoints, the others those that the settings name.
+        """
         pairs = self._load("test" if split == "test" else "train", device)
         if split == "validation" or (split == "train" and self.config.held_out):
             held_out = np.isin(pairs.instance, self._held_out_instances(pairs))
             pairs = pairs.take(held_out if split == "validation" else ~held_out)
+        if split != "test" and (self.config.azimuths, self.config.elevations) != ("all", "all"):
+            pairs = pairs.take(match_views(pairs, self.config.azimuths, self.config.elevations))
         return pairs.take(limit_rows(len(pairs.category), self.config.sample_limit(split)))
 
     def source(self, split: str, device: torch.device) -> "PairSource | None":
