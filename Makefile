@@ -46,6 +46,7 @@ check-results: setup ## compare tables in README and docs with the stored measur
 	$(BIN)/python benchmarks/heads_noise.py --check
 	$(BIN)/python benchmarks/texts.py --check
 	$(BIN)/python benchmarks/lm.py --check
+	$(BIN)/python benchmarks/promises.py --check
 
 bench: setup ## measure time and memory on this CPU, then rewrite tables and plots
 	$(BIN)/python benchmarks/run.py

@@ -4,7 +4,7 @@ Axes: b pairs, two eyes, m rows, n columns. Images are float32 in 0..1.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 with warnings.catch_warnings():  # by names that SciPy has moved
     warnings.simplefilter("ignore", DeprecationWarning)
-    import foolbox
+    from foolbox.attacks.fast_gradient_method import LinfFastGradientAttack
+    from foolbox.attacks.projected_gradient_descent import LinfProjectedGradientDescentAttack
+    from foolbox.models.pytorch import PyTorchModel
 
 Row = dict[str, Any]
 BATCH = 25
@@ -91,12 +93,14 @@ def attack(network: nn.Module, images: Tensor, classes: Tensor, strength: float,
             are standardised first, so that their size cannot hide a gradient.
         seed: Of the random starts.
     """
-    model = foolbox.PyTorchModel(Scores(network, how == "pgd, standardised").eval(), bounds=(0, 1), device="cpu")
+    if not strength:
+        return images
+    model = PyTorchModel(Scores(network, how == "pgd, standardised").eval(), bounds=(0, 1), device="cpu")
     if how == "fgsm":
-        method = foolbox.attacks.LinfFastGradientAttack()
+        method = LinfFastGradientAttack()
     else:
         steps, share = (MORE_STEPS, SMALL_STEP_SHARE) if how == "pgd, more steps" else (STEPS, STEP_SHARE)
-        method = foolbox.attacks.LinfProjectedGradientDescentAttack(steps=steps, rel_stepsize=share)
+        method = LinfProjectedGradientDescentAttack(steps=steps, rel_stepsize=share)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         parts = [method.run(model, x, y, epsilon=strength) for x, y in split_batches(images, classes)]
@@ -104,12 +108,12 @@ def attack(network: nn.Module, images: Tensor, classes: Tensor, strength: float,
 
 
 def measure_attacks(
-    networks: Mapping[str, nn.Module], images: Tensor, classes: Tensor, strengths: Sequence[float] = STRENGTHS
+    networks: Mapping[str, nn.Module], images: Tensor, classes: Tensor, *, further: bool = True
 ) -> dict[str, list[Row]]:
     """Return for every network the share of pairs that it gets right before and after attacks, by test and strength.
 
-    From `pgd, more steps` on, attacks add up: each is tried on what the ones before it left, and the last of them is
-    called `worst`. Images made by PGD against the other networks are part of it.
+    With `further`, attacks add up after FGSM and PGD: each is tried on what those before it left. The last are images
+    that PGD made against the other networks, and what survives them too is called `worst`.
     """
     found: dict[str, list[Row]] = {name: [] for name in networks}
     clean = {name: find_classes(network, images) == classes for name, network in networks.items()}
@@ -117,38 +121,61 @@ def measure_attacks(
         for test, standardised in (("no gradient", False), ("no gradient, standardised", True)):
             share = share_without_gradient(network, images, classes, standardised)
             found[name].append({"test": test, "strength": 0, "accuracy": share})
-    for strength in strengths:
+    for strength in STRENGTHS:
         made = {name: attack(network, images, classes, strength, "pgd") for name, network in networks.items()}
         for name, network in networks.items():
-
-            def note(test: str, right: Tensor, name: str = name, strength: float = strength) -> None:
-                share = right.double().mean().item()
-                found[name].append({"test": test, "strength": strength, "accuracy": share})
-
-            def holds(changed: Tensor, rows: Tensor, network: nn.Module = network) -> Tensor:
-                return find_classes(network, changed) == classes[rows]
-
-            everything = torch.arange(len(classes))
-            fgsm = clean[name] & holds(attack(network, images, classes, strength, "fgsm"), everything)
-            pgd = clean[name] & holds(made[name], everything)
-            note("fgsm", fgsm)
-            note("pgd", pgd)
-            left = fgsm & pgd
-            restarts = [("pgd", seed) for seed in range(1, RESTARTS + 1)]
-            stages = {"more steps": [("pgd, more steps", 0)], "restarts": restarts}
-            stages["standardised"] = [("pgd, standardised", 0)]
-            for stage, attacks in stages.items():
-                for how, seed in attacks:
-                    rows = left.nonzero()[:, 0]
-                    left[rows] = holds(attack(network, images[rows], classes[rows], strength, how, seed), rows)
-                note(f"and {stage}", left)
-            for other, changed in made.items():
-                if other != name:
-                    moved = clean[name] & holds(changed, everything)
-                    note(f"transfer from {other}", moved)
-                    left = left & moved
-            note("worst", left)
+            shares = attack_one(network, images, classes, strength, clean[name], made[name])
+            if further:
+                others = {other: changed for other, changed in made.items() if other != name}
+                shares = attack_further(network, images, classes, strength, shares, others)
+            found[name] += [
+                {"test": test, "strength": strength, "accuracy": right.double().mean().item()}
+                for test, right in shares.items()
+            ]
     return found
+
+
+def attack_one(
+    network: nn.Module, images: Tensor, classes: Tensor, strength: float, clean: Tensor, by_pgd: Tensor
+) -> dict[str, Tensor]:
+    """Return which pairs, of those right at first, survive FGSM and PGD, and those themselves, `[b]` each."""
+    by_fgsm = attack(network, images, classes, strength, "fgsm")
+    changed = {"fgsm": by_fgsm, "pgd": by_pgd}
+    return {"clean": clean} | {test: clean & (find_classes(network, x) == classes) for test, x in changed.items()}
+
+
+def attack_further(
+    network: nn.Module,
+    images: Tensor,
+    classes: Tensor,
+    strength: float,
+    survivors: dict[str, Tensor],
+    others: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Return which pairs survive what is tried after FGSM and PGD, step by step, `[b]` each.
+
+    Args:
+        network: In evaluation mode.
+        images: `[b, 2, m, n]`.
+        classes: `[b]`.
+        strength: Bound on the change of a pixel.
+        survivors: Of FGSM, of PGD, and of nothing.
+        others: Images that PGD made against other networks, by their names.
+    """
+    found, left = dict(survivors), survivors["fgsm"] & survivors["pgd"]
+    stages = {"more steps": [("pgd, more steps", 0)], "restarts": [("pgd", seed) for seed in range(1, RESTARTS + 1)]}
+    stages["standardised"] = [("pgd, standardised", 0)]
+    for stage, attacks in stages.items():
+        for how, seed in attacks if strength else ():
+            rows = left.nonzero()[:, 0]
+            changed = attack(network, images[rows], classes[rows], strength, how, seed)
+            left = left.index_put((rows,), find_classes(network, changed) == classes[rows])
+        found[f"and {stage}"] = left
+    for other, changed in others.items():
+        held = find_classes(network, changed) == classes
+        found[f"transfer from {other}"] = survivors["clean"] & held
+        left = left & held
+    return found | {"worst": left}
 
 
 def share_without_gradient(network: nn.Module, images: Tensor, classes: Tensor, standardised: bool = False) -> float:
