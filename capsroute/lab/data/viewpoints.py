@@ -15,18 +15,18 @@ class Angle(NamedTuple):
 
     first: int
     step: int
-    count: int
+    n: int
     per_code: int  # degrees by which a metadata column's number counts
     third: str  # the third that Hinton, Sabour and Frosst (2018) train on
 
     @property
     def values(self) -> range:
-        return range(self.first, self.first + self.step * self.count, self.step)
+        return range(self.first, self.first + self.step * self.n, self.step)
 
     @property
     def closes(self) -> bool:
         """Say whether the last value is followed by the first, so that a range may pass over it."""
-        return self.step * self.count == 360
+        return self.step * self.n == 360
 
 
 ANGLES = {"azimuth": Angle(0, 20, 18, 10, "300-40"), "elevation": Angle(30, 5, 9, 5, "30-40")}
