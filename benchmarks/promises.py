@@ -65,8 +65,8 @@ from capsroute.lab.training.experiments import make_config
 from capsroute.lab.training.runs import RunFolder
 from capsroute.lab.training.trainer import Trainer
 from capsroute.lab.training.vision import Vision, VisionConfig
-from promises_report import FOLDER, ROBUST, Row, read_rows, write_report, write_rows
-from promises_tests import CORRUPTIONS, find_classes, measure_attacks
+from promises_report import FOLDER, ROBUST, SHOWN, SHOWN_ATTACK, Row, read_rows, write_report, write_rows
+from promises_tests import CORRUPTIONS, attack, find_classes, measure_attacks
 from records import describe_run, write_json
 
 WORK = Path("runs/promises")
@@ -82,6 +82,7 @@ SETTINGS = {
 MATCHED = ("routing", "attention")  # of which the target follows
 SEEDS, TARGETS = range(3), range(95, 20, -5)
 N_LIGHTINGS, PER_TOY_ATTACKED, PER_TOY_CORRUPTED = 6, 2, 10
+SAMPLE_EVERY = 6  # of the test toys is in the picture
 
 
 class Run(NamedTuple):
@@ -233,6 +234,27 @@ def measure_corruptions(network: nn.Module, pairs: Pairs) -> Iterator[Row]:
             yield {"test": test, "strength": strength, "accuracy": right}
 
 
+def save_samples(networks: dict[str, nn.Module], pairs: Pairs) -> None:
+    """Store some pairs, undisturbed and disturbed, with the classes that networks find, for the picture."""
+    images, classes = to_tensors(pairs)
+    versions = {"undisturbed": images}
+    for test, strength in SHOWN.items():
+        versions[test] = CORRUPTIONS[test][0](images, strength, torch.Generator().manual_seed(0))
+    for name in MATCHED:
+        versions[f"against {name}"] = attack(networks[name], images, classes, SHOWN_ATTACK, "pgd")
+    stored = {"images": torch.stack([x[:, 0] for x in versions.values()]).mul(255).round().byte()}
+    for name in MATCHED:
+        stored[name] = torch.stack([find_classes(networks[name], x) for x in versions.values()])
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        FOLDER / "samples.npz",
+        allow_pickle=False,
+        names=np.array(list(versions)),
+        classes=pairs.category,
+        **{name: x.numpy() for name, x in stored.items()},
+    )
+
+
 def test_seed(runs: list[Run], left: list[Run], validation: list[Row], pairs: Pairs) -> None:
     """Test runs of which nothing is stored, with others of the same views and seed, for attacks on these are tried too.
 
@@ -263,6 +285,8 @@ def test_seed(runs: list[Run], left: list[Run], validation: list[Row], pairs: Pa
             curves += [{"moment": moment} | line for line in lines]
         if runs[0].views == ROBUST:
             attacks = measure_attacks(networks, *to_tensors(attacked), further=moment == "matched")
+            if moment == "matched" and runs[0].seed == 0:
+                save_samples(networks, take_per_toy(attacked, 1).take(slice(0, None, SAMPLE_EVERY)))
             for run, (_, curves) in found.items():
                 curves += [{"moment": moment} | line for line in attacks[run.network]]
     for run, (row, curves) in found.items():

@@ -24,7 +24,7 @@ MOMENTS = ("matched", "final")
 FAMILIAR = {"azimuth": (0, 40, 300, 340), "elevation": (30, 40)}  # ends of the ranges
 ROBUST = "azimuths"  # views of the networks that are attacked
 SHOWN = {"noise": 0.08, "occlusion": 14, "shift": 3}  # strengths in tables
-ATTACK = 0.02
+ATTACK, SHOWN_ATTACK = 0.02, 0.04  # in tables, and in the picture of samples
 LADDER = {
     "fgsm": "FGSM",
     "pgd": "PGD, 10 steps",
@@ -175,6 +175,32 @@ def is_familiar(angle: str, degrees: float) -> bool:
     return any(low <= degrees <= high for low, high in zip(ends[::2], ends[1::2], strict=True))
 
 
+def draw_samples() -> None:
+    """Draw some test pairs, left eyes alone, as networks see them disturbed, and which class is found."""
+    import numpy as np
+
+    from capsroute.lab.data import CATEGORIES
+
+    found = np.load(FOLDER / "samples.npz")
+    n_versions, n_toys = found["images"].shape[:2]
+    figure, grid = new_figure(5.2, 0.3 + 1.2 * n_toys, n_toys, n_versions)
+    titles = ["as it is", f"noise {SHOWN['noise']}", "square", "shift", "attack on\nrouting", "attack on\nattention"]
+    for k, axes in enumerate(grid):
+        toy, version = divmod(k, n_versions)
+        axes.imshow(found["images"][version, toy], cmap="gray", vmin=0, vmax=255)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+        if not toy:
+            axes.set_title(titles[version], fontsize=8, color=INK)
+        for name, y in (("routing", -0.04), ("attention", -0.2)):
+            right = found[name][version, toy] == found["classes"][toy]
+            words, style = CATEGORIES[found[name][version, toy]], {"fontweight": "normal" if right else "bold"}
+            place = {"transform": axes.transAxes, "ha": "center", "va": "top", "fontsize": 7.5}
+            axes.text(0.5, y, words if right else f"{words} ✗", color=COLOURS[name], **place, **style)
+    figure.savefig(PICTURES / "promises_samples.png", dpi=200, metadata={"Software": None})
+
+
 def draw_robustness(curves: list[Row]) -> None:
     """Draw accuracy by strength of attacks and corruptions, at the azimuths of training."""
     figure, grid = new_figure(5.2, 8.2, 3, 2)
@@ -261,4 +287,5 @@ def write_report(check: bool = False) -> list[str]:
     PAGE.write_text(new)
     draw_views(curves)
     draw_robustness(curves)
+    draw_samples()
     return list(check_bars(runs, curves))
