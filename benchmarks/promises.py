@@ -39,7 +39,8 @@ written before the first run that counts; `results/promises/README.md` has it to
 What would hold the promises up: at matched familiar accuracy routing has fewer errors at novel views, or is right on
 more pairs under an attack or a corruption, than both poolings, by two standard errors of the difference over seeds.
 
-Runs that are in `results/promises` are not trained again, nor tested; an interrupted one goes on. `--report` makes
+Runs that are in `results/promises` are not trained again, nor tested; an interrupted one goes on. `--views`,
+`--networks` and `--seeds` name what one of several processes does; networks are tested together. `--report` makes
 tables and pictures from the files there alone. Toys are rendered into the folder `CAPSROUTE_DATA`.
 """
 
@@ -130,12 +131,12 @@ def train(run: Run) -> None:
     trainer.train(resume=folder.started, on_step=keep_weights)
 
 
-def train_all(views: list[str], networks: list[str]) -> None:
-    """Train what is neither in the stored table nor here."""
+def train_all(options: argparse.Namespace) -> None:
+    """Train what is asked for and is neither in the stored table nor here."""
     stored = {find_key(row) for row in read_rows("runs")}
     for run in list_runs():
-        wanted = run.views in views and run.network in networks and run not in stored
-        if wanted and not RunFolder(WORK / run.name).finished:
+        wanted = run.views in options.views and run.network in options.networks and run.seed in options.seeds
+        if wanted and run not in stored and not RunFolder(WORK / run.name).finished:
             train(run)
             _, right = list(read_validation(run))[-1]
             print(run.name, f"{right:.4f}", flush=True)
@@ -295,12 +296,12 @@ def test_seed(runs: list[Run], left: list[Run], validation: list[Row], pairs: Pa
         print("tested", run.name, flush=True)
 
 
-def test_all() -> None:
+def test_all(options: argparse.Namespace) -> None:
     """Read the test toys with runs of which nothing is stored, where the target of their views is known."""
     (WORK / "tests").mkdir(parents=True, exist_ok=True)
     validation, stored = collect_validation(), {find_key(row) for row in read_rows("runs")}
     trained = {find_key(row) for row in validation}
-    for views, seed in product(VIEWS, SEEDS):
+    for views, seed in product(options.views, options.seeds):
         runs = [
             Run(views, network, seed) for network in SETTINGS if RunFolder(WORK / f"{views}-{network}-{seed}").finished
         ]
@@ -333,16 +334,17 @@ def collect(validation: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, values in {"views": list(VIEWS), "networks": list(SETTINGS)}.items():
-        parser.add_argument(f"--{name}", nargs="+", default=values, choices=values, help="to train")
+        parser.add_argument(f"--{name}", nargs="+", default=values, choices=values)
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), choices=SEEDS)
     for stage, words in STAGES.items():
         parser.add_argument(f"--{stage}", action="store_true", help=f"{words}, and only what else is asked for")
     options = parser.parse_args()
     wanted = [stage for stage in STAGES if getattr(options, stage)] or [stage for stage in STAGES if stage != "check"]
     torch.set_num_threads(1)
     if "train" in wanted:
-        train_all(options.views, options.networks)
+        train_all(options)
     if "test" in wanted:
-        test_all()
+        test_all(options)
     if "report" in wanted or "check" in wanted:
         messages = write_report(check="check" in wanted)
         if messages and "check" in wanted:

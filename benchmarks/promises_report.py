@@ -192,11 +192,11 @@ def draw_samples() -> None:
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
         if not toy:
-            axes.set_title(titles[version], fontsize=8, color=INK)
+            axes.set_title(titles[version], fontsize=8.5, color=INK)
         for name, y in (("routing", -0.04), ("attention", -0.2)):
             right = found[name][version, toy] == found["classes"][toy]
             words, style = CATEGORIES[found[name][version, toy]], {"fontweight": "normal" if right else "bold"}
-            place = {"transform": axes.transAxes, "ha": "center", "va": "top", "fontsize": 7.5}
+            place = {"transform": axes.transAxes, "ha": "center", "va": "top", "fontsize": 8.5}
             axes.text(0.5, y, words if right else f"{words} ✗", color=COLOURS[name], **place, **style)
     figure.savefig(PICTURES / "promises_samples.png", dpi=200, metadata={"Software": None})
 
