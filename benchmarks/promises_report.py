@@ -92,15 +92,16 @@ def difference_table(runs: list[Row]) -> str:
 
 def robust_table(curves: list[Row], moment: str) -> str:
     """Write accuracy of networks trained on a third of the azimuths, at these, undisturbed and disturbed."""
-    columns = [("noise", 0), *SHOWN.items(), *((test, ATTACK) for test in ("fgsm", "pgd", "worst"))]
+    attacks = {"fgsm": "FGSM", "pgd": "PGD"} | ({"worst": "all attacks"} if moment == "matched" else {})
+    columns = [("noise", 0), *SHOWN.items(), *((test, ATTACK) for test in attacks)]
     lines = [
         [title, *(format_mean(find_disturbed(curves, network, moment, *column)) for column in columns)]
         for network, title in NETWORKS.items()
         if find_disturbed(curves, network, moment, "noise", 0)
     ]
     names = [f"noise {SHOWN['noise']}", f"square of {SHOWN['occlusion']}", f"shift by {SHOWN['shift']}"]
-    attacks = [f"{name} {ATTACK}" for name in ("FGSM", "PGD", "all attacks")]
-    return table(["network", "undisturbed", *names, *attacks], lines)
+    names += [f"{name} {ATTACK}" for name in attacks.values()]
+    return table(["network", "undisturbed", *names], lines)
 
 
 def find_disturbed(curves: list[Row], network: str, moment: str, test: str, strength: float) -> list[float]:
@@ -203,11 +204,11 @@ def draw_samples() -> None:
 
 def draw_robustness(curves: list[Row]) -> None:
     """Draw accuracy by strength of attacks and corruptions, at the azimuths of training."""
-    figure, grid = new_figure(5.2, 8.2, 3, 2)
-    panels = {"fgsm": "FGSM: change of a pixel", "worst": "all attacks: change of a pixel"}
-    panels |= {"pgd": "PGD: change of a pixel", "noise": "noise: deviation"}
+    figure, grid = new_figure(5.2, 7.4, 3, 2)
+    panels = {"fgsm": "FGSM: bound on a pixel", "pgd": "PGD: bound on a pixel", "noise": "noise: deviation"}
     panels |= {"occlusion": "grey square: pixels", "shift": "shift: pixels"}
-    for axes, test in zip(grid, ("fgsm", "pgd", "worst", "noise", "occlusion", "shift"), strict=True):
+    grid[-1].axis("off")  # for the legend
+    for axes, test in zip(grid, panels, strict=False):
         own = [r for r in curves if (r["views"], r["moment"], r["test"]) == (ROBUST, "matched", test)]
         strengths = sorted({r["strength"] for r in own})
         places = {s: k for k, s in enumerate(strengths)}
@@ -215,7 +216,7 @@ def draw_robustness(curves: list[Row]) -> None:
             draw_line(axes, own, network, strengths, places)
         axes.set_xticks(range(len(strengths)), [f"{s:g}".replace("0.", ".") for s in strengths])
         set_axes(axes, panels[test])
-    add_legend(figure, grid[0])
+    grid[-1].legend(*grid[0].get_legend_handles_labels(), loc="center", frameon=False, fontsize=9.5, labelcolor=INK)
     figure.savefig(PICTURES / "promises_robustness.png", dpi=200, metadata={"Software": None})
 
 

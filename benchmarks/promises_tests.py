@@ -4,7 +4,7 @@ Axes: b pairs, two eyes, m rows, n columns. Images are float32 in 0..1.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -108,12 +108,21 @@ def attack(network: nn.Module, images: Tensor, classes: Tensor, strength: float,
 
 
 def measure_attacks(
-    networks: Mapping[str, nn.Module], images: Tensor, classes: Tensor, *, further: bool = True
+    networks: Mapping[str, nn.Module],
+    images: Tensor,
+    classes: Tensor,
+    strengths: Sequence[float],
+    further: Sequence[float] = (),
 ) -> dict[str, list[Row]]:
     """Return for every network the share of pairs that it gets right before and after attacks, by test and strength.
 
-    With `further`, attacks add up after FGSM and PGD: each is tried on what those before it left. The last are images
-    that PGD made against the other networks, and what survives them too is called `worst`.
+    Args:
+        networks: By name, in evaluation mode.
+        images: `[b, 2, m, n]`.
+        classes: `[b]`.
+        strengths: Bounds on the change of a pixel, for FGSM and PGD.
+        further: Those at which attacks add up after these two: each is tried on what those before it left. The last
+            are images that PGD made against the other networks, and what survives them too is called `worst`.
     """
     found: dict[str, list[Row]] = {name: [] for name in networks}
     clean = {name: find_classes(network, images) == classes for name, network in networks.items()}
@@ -121,11 +130,11 @@ def measure_attacks(
         for test, standardised in (("no gradient", False), ("no gradient, standardised", True)):
             share = share_without_gradient(network, images, classes, standardised)
             found[name].append({"test": test, "strength": 0, "accuracy": share})
-    for strength in STRENGTHS:
+    for strength in strengths:
         made = {name: attack(network, images, classes, strength, "pgd") for name, network in networks.items()}
         for name, network in networks.items():
             shares = attack_one(network, images, classes, strength, clean[name], made[name])
-            if further:
+            if strength in further:
                 others = {other: changed for other, changed in made.items() if other != name}
                 shares = attack_further(network, images, classes, strength, shares, others)
             found[name] += [

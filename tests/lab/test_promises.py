@@ -102,9 +102,10 @@ def test_saturated_scores_hide_gradients_from_plain_attacks_alone(bench: Any, tr
     assert tests.share_without_gradient(network, images, classes) == 0
     assert tests.share_without_gradient(Saturated(), images, classes) > 0.9
     assert tests.share_without_gradient(Saturated(), images, classes, standardised=True) == 0
-    rows = {(r["test"], r["strength"]): r["accuracy"] for r in tests.measure_attacks(
-        {"mean": network, "other": Saturated()}, images, classes)["other"]}  # fmt: skip
     strength = tests.STRENGTHS[-1]
+    networks = {"mean": network, "other": Saturated()}
+    found = tests.measure_attacks(networks, images, classes, (0, strength), (0, strength))["other"]
+    rows = {(r["test"], r["strength"]): r["accuracy"] for r in found}
     assert rows["pgd", strength] == 1.0
     assert rows["and standardised", strength] < 1.0
     assert rows["worst", strength] <= rows["transfer from mean", strength]
@@ -140,7 +141,7 @@ def test_study_is_trained_once_tested_and_reported(bench: Any, tmp_path: Path, m
         (promises, "SEEDS", range(2)),
         (promises, "TARGETS", range(95, -5, -5)),
         (promises, "PER_TOY_ATTACKED", 1),
-        (tests, "STRENGTHS", (0, report.ATTACK)),
+        (promises, "STRENGTHS", (0, report.ATTACK)),
     ):
         monkeypatch.setattr(module, name, value)
     tables = [word for word in (ROOT / "docs/promises.md").read_text().split("\n") if word.startswith("<!-- ")]
