@@ -64,12 +64,24 @@ def find_values(rows: list[Row], column: str = "accuracy", **wanted: Any) -> lis
     return [100 * row[column] for row in own if column in row]
 
 
+def format_cell(values: list[float]) -> str:
+    """Format mean and standard error over seeds, or the number of a single seed."""
+    return f"{values[0]:.1f}" if len(values) == 1 else format_mean(values)
+
+
+def format_change(ours: list[float], theirs: list[float]) -> str:
+    """Format a difference of means, with standard errors where there are several seeds."""
+    if len(ours) == len(theirs) == 1:
+        return f"{ours[0] - theirs[0]:+.1f}".replace("-", "−")
+    return format_difference(ours, theirs)
+
+
 def view_table(runs: list[Row], moment: str) -> str:
     """Write test accuracy at familiar and at novel views."""
     lines = []
     for network in NETWORKS:
         cells = [
-            format_mean(find_values(runs, f"{moment}_{kind}", views=views, network=network))
+            format_cell(find_values(runs, f"{moment}_{kind}", views=views, network=network))
             for views, kind in product(THIRDS, ("familiar", "novel"))
         ]
         lines.append([NETWORKS[network], *cells])
@@ -86,7 +98,7 @@ def difference_table(runs: list[Row]) -> str:
                 for kind in ("familiar", "novel")
             ]
             words = f"{views}, {moment}: routing less {NETWORKS[rival]}"
-            lines.append([words, *(format_difference(*pair) for pair in pairs)])
+            lines.append([words, *(format_change(*pair) for pair in pairs)])
     return table(["", "familiar views", "novel views"], lines)
 
 
@@ -95,7 +107,7 @@ def robust_table(curves: list[Row], moment: str) -> str:
     attacks = {"fgsm": "FGSM", "pgd": "PGD"} | ({"worst": "all attacks"} if moment == "matched" else {})
     columns = [("noise", 0), *SHOWN.items(), *((test, ATTACK) for test in attacks)]
     lines = [
-        [title, *(format_mean(find_disturbed(curves, network, moment, *column)) for column in columns)]
+        [title, *(format_cell(find_disturbed(curves, network, moment, *column)) for column in columns)]
         for network, title in NETWORKS.items()
         if find_disturbed(curves, network, moment, "noise", 0)
     ]
@@ -112,13 +124,13 @@ def ladder_table(curves: list[Row], moment: str) -> str:
     """Write what share of pairs survives as attacks are added, and how many pairs have no gradient."""
     networks = [name for name in NETWORKS if find_disturbed(curves, name, moment, "pgd", ATTACK)]
     lines = [
-        [title, *(format_mean(find_disturbed(curves, name, moment, test, ATTACK)) for name in networks)]
+        [title, *(format_cell(find_disturbed(curves, name, moment, test, ATTACK)) for name in networks)]
         for test, title in LADDER.items()
     ]
     lines.append(
         [
             "pairs without gradient",
-            *(format_mean(find_disturbed(curves, n, moment, "no gradient", 0)) for n in networks),
+            *(format_cell(find_disturbed(curves, n, moment, "no gradient", 0)) for n in networks),
         ]
     )
     return table([f"right under, bound {ATTACK}", *(NETWORKS[name] for name in networks)], lines)
@@ -131,7 +143,7 @@ def transfer_table(curves: list[Row], moment: str) -> str:
     for source in networks:
         tests = ["pgd" if name == source else f"transfer from {source}" for name in networks]
         cells = [find_disturbed(curves, n, moment, test, ATTACK) for n, test in zip(networks, tests, strict=True)]
-        lines.append([NETWORKS[source], *map(format_mean, cells)])
+        lines.append([NETWORKS[source], *map(format_cell, cells)])
     return table(["made against", *(f"seen by {NETWORKS[name]}" for name in networks)], lines)
 
 
@@ -142,7 +154,7 @@ def match_table(runs: list[Row]) -> str:
         own = [r for r in runs if (r["views"], r["network"]) == (views, network)]
         if own:
             steps = ", ".join(str(r["matched_step"]) for r in own)
-            right = [format_mean([100 * r[f"{moment}_validation"] for r in own]) for moment in MOMENTS]
+            right = [format_cell([100 * r[f"{moment}_validation"] for r in own]) for moment in MOMENTS]
             lines.append([views, NETWORKS[network], f"{100 * own[0]['target']:.0f}", steps, *right])
     return table(["views", "network", "target", "matched steps", "matched", "final"], lines)
 
@@ -231,7 +243,7 @@ def new_figure(width: float, height: float, n_rows: int, n_columns: int) -> tupl
 def draw_line(axes: Any, rows: list[Row], network: str, values: Sequence[float], places: dict[float, int]) -> None:
     """Draw mean and standard error over seeds at each value."""
     found = {v: find_values(rows, network=network, strength=v) for v in values}
-    drawn = [(places[v], *mean_and_error(own)) for v, own in found.items() if len(own) > 1]
+    drawn = [(places[v], *(mean_and_error(own) if own[1:] else (own[0], 0))) for v, own in found.items() if own]
     if drawn:
         x, mean, error = zip(*drawn, strict=True)
         style = {"color": COLOURS[network], "marker": MARKERS[network], "markersize": 4, "linewidth": 1.5}
@@ -269,7 +281,7 @@ def describe(ours: list[float], theirs: list[float]) -> str:
         return "not measured"
     difference, error = compare(ours, theirs)
     verdict = "holds" if difference > 2 * error else "does not hold"
-    return f"{format_difference(ours, theirs)}, {verdict}"
+    return f"{format_change(ours, theirs)}, {verdict}"
 
 
 def write_report(check: bool = False) -> list[str]:

@@ -126,7 +126,7 @@ def test_matched_moment_is_the_first_nearest_to_what_all_reach(bench: Any) -> No
 
 
 def test_study_is_trained_once_tested_and_reported(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    promises, tests, report = (bench(name) for name in ("promises", "promises_tests", "promises_report"))
+    promises, report = (bench(name) for name in ("promises", "promises_report"))
     monkeypatch.setattr(toys, "load", load_shades)
     sizes = ["n_parts=4", "n_channels=4", f"size={SIZE}", "train_on=60", "epochs=2", "validate_on=20", "lr_max=0.02"]
     page, work = tmp_path / "promises.md", tmp_path / "work"
