@@ -327,6 +327,8 @@ def collect(validation: list[Row]) -> None:
         fresh = json.loads(locate_test(run).read_text())
         rows.append(fresh["row"])
         curves += fresh["curves"]
+    tested = {find_key(row) for row in rows}
+    validation = [row for row in validation if find_key(row) in tested]  # others may be trained again
     for name, lines in (("runs", rows), ("curves", curves), ("validation", validation)):
         write_rows(sorted(lines, key=lambda line: order[find_key(line)]), name)
     record = describe_run("cpu", 0, None)

@@ -78,20 +78,23 @@ def format_change(ours: list[float], theirs: list[float]) -> str:
 
 def view_table(runs: list[Row], moment: str) -> str:
     """Write test accuracy at familiar and at novel views."""
-    lines = []
-    for network in NETWORKS:
-        cells = [
-            format_cell(find_values(runs, f"{moment}_{kind}", views=views, network=network))
-            for views, kind in product(THIRDS, ("familiar", "novel"))
-        ]
-        lines.append([NETWORKS[network], *cells])
-    return table(["network", *(f"{views}: {kind}" for views, kind in product(THIRDS, ("familiar", "novel")))], lines)
+    columns = list(product(find_thirds(runs), ("familiar", "novel")))
+    lines = [
+        [title, *(format_cell(find_values(runs, f"{moment}_{k}", views=v, network=name)) for v, k in columns)]
+        for name, title in NETWORKS.items()
+    ]
+    return table(["network", *(f"{views}: {kind}" for views, kind in columns)], lines)
+
+
+def find_thirds(rows: list[Row]) -> list[str]:
+    """Return of which angles there are results of training on a third."""
+    return [views for views in THIRDS if any(row["views"] == views for row in rows)]
 
 
 def difference_table(runs: list[Row]) -> str:
     """Write by how many points routing is better than pooling, and by how many standard errors."""
     lines = []
-    for views, moment in product(THIRDS, MOMENTS):
+    for views, moment in product(find_thirds(runs), MOMENTS):
         for rival in RIVALS:
             pairs = [
                 [find_values(runs, f"{moment}_{kind}", views=views, network=name) for name in ("routing", rival)]
@@ -161,13 +164,12 @@ def match_table(runs: list[Row]) -> str:
 
 def draw_views(curves: list[Row]) -> None:
     """Draw accuracy by viewing angle of networks trained on a third of the angles, which is shaded."""
-    figure, grid = new_figure(5.2, 6.4, 2, 1)
-    for axes, views in zip(grid, THIRDS, strict=True):
+    thirds = find_thirds(curves)
+    figure, grid = new_figure(5.2, 0.6 + 2.9 * len(thirds), len(thirds), 1)
+    for axes, views in zip(grid, thirds, strict=True):
         angle = views[:-1]
         own = [r for r in curves if (r["views"], r["moment"], r["test"]) == (views, "matched", angle)]
         degrees = sorted({r["strength"] for r in own})
-        if not degrees:
-            continue
         turned = sorted(degrees, key=lambda d: (d + 140) % 360) if angle == "azimuth" else degrees
         places = {d: k for k, d in enumerate(turned)}
         familiar = [places[d] for d in turned if is_familiar(angle, d)]
@@ -266,7 +268,7 @@ def add_legend(figure: Any, axes: Any) -> None:
 
 def check_bars(runs: list[Row], curves: list[Row]) -> Iterator[str]:
     """Yield in words, for each promise, by how many standard errors routing is better than each pooling."""
-    for views in THIRDS:
+    for views in THIRDS:  # also those that are not measured
         for rival in RIVALS:
             pair = [find_values(runs, "matched_novel", views=views, network=n) for n in ("routing", rival)]
             yield f"novel {views}, against {NETWORKS[rival]}: {describe(*pair)}"
