@@ -156,9 +156,8 @@ def load(task: str, encoder: str, folder: Path) -> Data:
 def train_all(task: str, encoder: str, options: argparse.Namespace) -> None:
     """Train what is missing for a task and an encoder, probes first."""
     data = load(task, encoder, options.data)
-    sizes = [size for size in options.sizes if size < len(data.rows["train"])]
-    if TASKS[task].depths_of:
-        sizes = [size for size in sizes if size == 0]
+    most = 1 if TASKS[task].depths_of else len(data.rows["train"])  # few labels are for root sentences alone
+    sizes = [size for size in options.sizes if size < most]
     done = {tuple(row[name] for name in Run._fields) for row in read_runs() if row["size"] == 0 or is_kept(row)}
     settings = product(sizes, options.rates, SEEDS)  # cheap, so that all seeds have all rates
     probes = [run for run in (Run(task, encoder, "probe", "0", *own) for own in settings) if run not in done]

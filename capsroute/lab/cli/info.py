@@ -14,8 +14,7 @@ from ...routing.agreement import AGREEMENTS
 from ...testing import SHAPES
 from ..training.config import changed_settings
 from ..training.environment import package_version
-from ..training.experiments import EXPERIMENTS
-from ..training.weights import training_command
+from ..training.experiments import EXPERIMENTS, training_command
 from .app import app, console, make_table
 
 

@@ -12,10 +12,9 @@ from ..errors import UserError
 from ..formatting import percent, readable
 from ..training.config import SettingError, change_settings
 from ..training.environment import Environment
-from ..training.experiments import make_task
+from ..training.experiments import find_weights, make_task
 from ..training.language import LanguageConfig
 from ..training.own import OwnConfig, OwnTask, load_classifier
-from ..training.weights import find_weights
 from .app import DATA, Accelerator, AsJson, Data, Note, Settings, WeightsName, app, console, make_table
 
 
