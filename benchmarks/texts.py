@@ -226,7 +226,8 @@ def collect() -> None:
     """Write the rows of all runs, and credit, as files of their own."""
     rows, order = read_runs(), {name: k for k, name in enumerate([*TASKS, *ENCODERS, "probe", *HEADS])}
     rows.sort(key=lambda r: [order.get(r[name], r[name]) for name in Run._fields if name != "where"])
-    shares = []
+    fresh = {(row["task"], row["encoder"], row["seed"]) for row in rows if "credit" in row}
+    shares = [row for row in read_rows("credit") if (row["task"], row["encoder"], row["seed"]) not in fresh]
     for row in rows:
         depths = [int(depth) for depth in str(row["depths"]).split()]
         for name, values in zip(TASKS[row["task"]].classes, row.pop("credit", []), strict=False):
