@@ -31,15 +31,17 @@ INK, GRID = "#24292f", "#d8dce1"
 Row = dict[str, str]
 
 
-def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows whose numbers, but for settings, are rounded to four digits."""
+def write_csv(path: Path, rows: Sequence[dict[str, Any]], digits: int = 4) -> None:
+    """Write rows whose numbers, but for rates, are rounded."""
     path.parent.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow({k: round(v, 4) if isinstance(v, float) and k != "rate" else v for k, v in row.items()})
+            writer.writerow(
+                {k: round(v, digits) if isinstance(v, float) and k != "rate" else v for k, v in row.items()}
+            )
 
 
 def read_csv(path: Path) -> list[Row]:

@@ -1,6 +1,5 @@
 """Tables of `benchmarks/lm.py`, from the rows in `results/lm` alone, and the choice of rates."""
 
-import csv
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from heads_report import mean_and_error, table
+from heads_report import mean_and_error, read_csv, table, write_csv
 from report import insert
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,13 +30,7 @@ Row = dict[str, Any]
 
 
 def write_rows(rows: Sequence[Row], name: str) -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with (FOLDER / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: round(v, 4) if isinstance(v, float) and k != "rate" else v for k, v in row.items()})
+    write_csv(FOLDER / f"{name}.csv", rows)
 
 
 def read_rows(name: str) -> list[Row]:
@@ -45,8 +38,7 @@ def read_rows(name: str) -> list[Row]:
     path = FOLDER / f"{name}.csv"
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        return [{k: v if k in WORDS else json.loads(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+    return [{k: v if k in WORDS else json.loads(v) for k, v in row.items() if v} for row in read_csv(path)]
 
 
 def find_runs(rows: Sequence[Row], setting: Sequence[Any]) -> list[Row]:

@@ -1,13 +1,23 @@
 """Tables and pictures of `benchmarks/promises.py`, from the files in `results/promises` alone."""
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from heads_report import COLOURS, GRID, INK, compare, format_difference, format_mean, mean_and_error, table
+from heads_report import (
+    COLOURS,
+    GRID,
+    INK,
+    compare,
+    format_difference,
+    format_mean,
+    mean_and_error,
+    read_csv,
+    table,
+    write_csv,
+)
 from report import insert
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,13 +50,7 @@ Row = dict[str, Any]
 
 
 def write_rows(rows: Sequence[Row], name: str) -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with (FOLDER / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()})
+    write_csv(FOLDER / f"{name}.csv", rows, digits=5)
 
 
 def read_rows(name: str) -> list[Row]:
@@ -54,8 +58,7 @@ def read_rows(name: str) -> list[Row]:
     path = FOLDER / f"{name}.csv"
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        return [{k: v if k in TEXT else json.loads(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+    return [{k: v if k in TEXT else json.loads(v) for k, v in row.items() if v} for row in read_csv(path)]
 
 
 def find_values(rows: list[Row], column: str = "accuracy", **wanted: Any) -> list[float]:
